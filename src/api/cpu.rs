@@ -1,0 +1,53 @@
+//! `spec.driver.cpu`. Pure.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Serves the node's CPUs as devices.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CpuDriver {
+    /// What one device is. Default `Core`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granularity: Option<Granularity>,
+
+    /// CPUs never given to a claim, as a kernel CPU list such as `0-1,8`. They stay with the system and with pods
+    /// without claims. Default: none.
+    #[serde(default, rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 1024),
+        regex(pattern = r"^[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*$")
+    )]
+    pub reserved_cpus: Option<String>,
+
+    /// How claimed CPUs become a container's. Default `NRI`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinning: Option<Pinning>,
+}
+
+/// What one device is.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Granularity {
+    /// A physical core with all its hardware threads.
+    #[default]
+    Core,
+    /// One hardware thread (one CPU as the kernel numbers them).
+    Thread,
+}
+
+/// How claimed CPUs become a container's.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Pinning {
+    /// Through the container runtime's NRI socket: the claim's containers get exactly their CPUs, all others keep off.
+    #[default]
+    #[serde(rename = "NRI")]
+    Nri,
+    /// CPUs are only named in the containers' environment; nothing is pinned. For runtimes without NRI.
+    None,
+}
+
+impl CpuDriver {
+    /// Driver name where the admin gives none.
+    pub const DEFAULT_NAME: &'static str = "dra.cpu";
+}

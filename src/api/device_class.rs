@@ -1,0 +1,143 @@
+//! `spec.deviceClasses`: the policy from which DeviceClasses are made. Pure.
+
+use k8s_openapi::api::resource::v1::DeviceClassConfiguration;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One DeviceClass to make. A device is in the class when it fits the preset, every match and every selector.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.preset) || (has(self.matchAttributes) && size(self.matchAttributes) > 0) || (has(self.matchCapacity) && size(self.matchCapacity) > 0) || (has(self.selectors) && size(self.selectors) > 0)")
+    .message("a device class needs a preset, matchAttributes, matchCapacity or selectors: an empty policy would match every device of the driver"))]
+pub struct DeviceClassPolicy {
+    /// Name of the DeviceClass: a DNS subdomain.
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
+    pub name: String,
+
+    /// A ready-made policy to start from. A match on the same key replaces the preset's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
+
+    /// What attributes must be, in the shape of a node selector's matchExpressions; all must hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub match_attributes: Vec<Match>,
+
+    /// What capacities must be; all must hold. Values are quantities.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub match_capacity: Vec<Match>,
+
+    /// Raw CEL expressions over `device`, passed through as they are; all must hold. Guard each name:
+    /// `"cores" in device.attributes["dra.cpu"] && …`, else a device without it aborts the claim.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 10240)))]
+    pub selectors: Vec<String>,
+
+    /// Lets pods ask for the class as an extended resource, such as `example.com/fast-cpu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$') && !self.startsWith('kubernetes.io/') && !self.contains('.kubernetes.io/')")
+        .message("extendedResourceName must be domain/name outside kubernetes.io, such as example.com/fast-cpu"))]
+    pub extended_resource_name: Option<String>,
+
+    /// Opaque parameters for the driver, as in a DeviceClass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), schema_with = "any_objects")]
+    pub config: Vec<DeviceClassConfiguration>,
+}
+
+/// A ready-made policy.
+#[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Preset {
+    /// Large server machines: see the documentation for the thresholds.
+    HighPerformance,
+    /// Any CPU of a machine that is not a high-performance one's equal; see the documentation.
+    GeneralPurpose,
+    /// 64-bit Arm.
+    Arm,
+    /// Intel x86.
+    Intel,
+    /// AMD x86.
+    Amd,
+}
+
+/// One match on an attribute or a capacity.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 && !has(self.value) : true")
+    .message("operators In and NotIn take a non-empty list `values`, and no `value`"))]
+#[x_kube(validation = Rule::new("self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) && !has(self.value) : true")
+    .message("operators Exists and DoesNotExist take neither `value` nor `values`"))]
+#[x_kube(validation = Rule::new("self.operator in ['Gt', 'Gte', 'Lt', 'Lte'] ? has(self.value) && !has(self.values) : true")
+    .message("operators Gt, Gte, Lt and Lte take one `value`, and no `values`"))]
+pub struct Match {
+    /// Name of the attribute or capacity; `domain/name`, or a bare name, which is under the driver's own name.
+    #[schemars(
+        length(min = 1, max = 96),
+        regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}$")
+    )]
+    pub key: String,
+    /// How the device's value is compared.
+    pub operator: MatchOperator,
+    /// What In and NotIn compare with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub values: Option<Vec<Scalar>>,
+    /// What Gt, Gte, Lt and Lte compare with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Scalar>,
+}
+
+/// How a device's value is compared.
+#[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MatchOperator {
+    /// Is one of `values`.
+    In,
+    /// Is there, and is none of `values`.
+    NotIn,
+    /// Is there, whatever its value.
+    Exists,
+    /// Is not there.
+    DoesNotExist,
+    /// Is greater than `value`.
+    Gt,
+    /// Is greater than or equal to `value`.
+    Gte,
+    /// Is less than `value`.
+    Lt,
+    /// Is less than or equal to `value`.
+    Lte,
+}
+
+/// A value as the admin writes it: its YAML type is the attribute's type. A string that the attribute's type is a
+/// version or a quantity for is read as one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// `true`, `false`.
+    Bool(bool),
+    /// A 64-bit integer.
+    Int(i64),
+    /// A string, a version (with Gt … Lte, semver) or a quantity (in matchCapacity).
+    String(String),
+}
+
+impl JsonSchema for Scalar {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Scalar".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        // A structural schema has no union of types: preserve, and check the type by CEL where it is used.
+        schemars::json_schema!({"x-kubernetes-preserve-unknown-fields": true})
+    }
+}
+
+fn any_objects(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "array", "maxItems": 32, "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}})
+}

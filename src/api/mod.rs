@@ -1,0 +1,144 @@
+//! The object a cluster admin writes, `DraDriverConfig`, and what the controller says of it. Pure.
+//!
+//! Everything that can be known to be wrong from the object alone is refused by the API server, by the schema and the
+//! CEL rules declared on these types; their messages say what to write instead. No optional field has a default in the
+//! schema: what the admin wrote is what stays, so GitOps tools see no drift. Defaults are the methods here.
+
+pub mod conditions;
+mod cpu;
+mod device_class;
+mod health;
+mod node_plugin;
+mod status;
+
+pub use cpu::{CpuDriver, Granularity, Pinning};
+pub use device_class::{DeviceClassPolicy, Match, MatchOperator, Preset, Scalar};
+pub use health::{Health, OnUnhealthy};
+pub use node_plugin::{ImagePullPolicy, LogLevel, NodePlugin, UpdateStrategy};
+pub use status::{ClassStatus, DeviceCounts, DraDriverConfigStatus, NodeCounts, Problem, Problems};
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// API group of every kind and label of this project.
+pub const GROUP: &str = "dra-operator.dev";
+
+/// Rolls out one DRA driver, makes DeviceClasses for its devices, and watches whether every node's devices arrive.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "dra-operator.dev",
+    version = "v1alpha1",
+    kind = "DraDriverConfig",
+    plural = "dradriverconfigs",
+    shortname = "ddc",
+    category = "dra",
+    status = "DraDriverConfigStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "Rolls out one DRA driver, makes DeviceClasses for its devices, and watches whether every node's devices arrive.",
+    printcolumn(name = "Driver", type_ = "string", json_path = ".status.driverName"),
+    printcolumn(name = "Nodes", type_ = "string", json_path = ".status.nodes.summary", description = "nodes whose plugin is ready, of those that should run it"),
+    printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices.total"),
+    printcolumn(name = "Allocated", type_ = "integer", json_path = ".status.devices.allocated", priority = 1),
+    printcolumn(name = "Classes", type_ = "string", json_path = ".status.deviceClasses[*].name", priority = 1),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40")
+        .message("metadata.name names the DaemonSet and its ServiceAccount: use a DNS label (a-z, 0-9, '-') of at most 40 characters"),
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.driverName) == has(oldSelf.driverName) && (!has(self.driverName) || self.driverName == oldSelf.driverName)")
+    .message("spec.driverName cannot change, claims refer to it: create a second DraDriverConfig and delete this one"))]
+#[x_kube(validation = Rule::new("has(self.driver.cpu) == has(oldSelf.driver.cpu)")
+    .message("spec.driver cannot change its kind: create a second DraDriverConfig and delete this one"))]
+pub struct DraDriverConfigSpec {
+    /// Which devices are served, and how. Exactly one kind.
+    pub driver: Driver,
+
+    /// Name under which the driver registers and publishes; claims and selectors refer to it.
+    /// Default by kind: `dra.cpu`. A DNS subdomain of at most 63 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
+    pub driver_name: Option<String>,
+
+    /// How the node plugin runs: image, nodes, resources, roll-out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_plugin: Option<NodePlugin>,
+
+    /// The DeviceClasses to make, by preset or by match.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub device_classes: Vec<DeviceClassPolicy>,
+
+    /// When a node counts as unhealthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
+
+    /// What happens to claims in use when this object is deleted. Default `WaitForClaims`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_policy: Option<DeletionPolicy>,
+}
+
+/// The kinds of driver; exactly one is set.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("(has(self.cpu) ? 1 : 0) + (has(self.memory) ? 1 : 0) + (has(self.network) ? 1 : 0) + (has(self.external) ? 1 : 0) == 1")
+    .message("spec.driver takes exactly one kind, such as `cpu: {}`; for a second driver create a second DraDriverConfig"))]
+#[x_kube(validation = Rule::new("!has(self.memory) && !has(self.network) && !has(self.external)")
+    .message("this release serves spec.driver.cpu only: memory, network and external are reserved names"))]
+pub struct Driver {
+    /// The node's CPUs, pinned by claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuDriver>,
+    /// Reserved for RAM and hugepages by NUMA node; refused in this release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Reserved>,
+    /// Reserved for NICs, SR-IOV functions and RDMA devices; refused in this release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Reserved>,
+    /// Reserved for somebody else's driver; refused in this release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<Reserved>,
+}
+
+/// A member of the union whose name is kept for a later release.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserved {}
+
+/// What happens to claims in use when the object is deleted.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeletionPolicy {
+    /// The plugin stays until no claim holds its devices; the status names the claims waited for.
+    #[default]
+    WaitForClaims,
+    /// Everything is removed at once. Pods that hold devices then cannot be torn down by the kubelet until a driver of
+    /// this name is back.
+    Force,
+}
+
+impl DraDriverConfigSpec {
+    /// The driver's name: the admin's, else the kind's default.
+    pub fn driver_name(&self) -> &str {
+        self.driver_name.as_deref().unwrap_or(CpuDriver::DEFAULT_NAME)
+    }
+
+    /// The node plugin's settings, all defaults where the admin wrote none.
+    pub fn node_plugin(&self) -> NodePlugin {
+        self.node_plugin.clone().unwrap_or_default()
+    }
+
+    /// The health settings, all defaults where the admin wrote none.
+    pub fn health(&self) -> Health {
+        self.health.clone().unwrap_or_default()
+    }
+
+    /// What deletion waits for.
+    pub fn deletion_policy(&self) -> DeletionPolicy {
+        self.deletion_policy.unwrap_or_default()
+    }
+}

@@ -1,0 +1,154 @@
+//! `spec.nodePlugin`: how the DaemonSet runs. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Affinity, ResourceRequirements, Toleration},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How the node plugin's DaemonSet runs.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePlugin {
+    /// Container image. Default: the operator's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+
+    /// When the image is pulled. Default: as Kubernetes does (`Always` for the tag `latest`, else `IfNotPresent`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<ImagePullPolicy>,
+
+    /// Labels a node must have. Two objects of one driver must not select the same node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<BTreeMap<String, String>>,
+
+    /// Further placement rules, as in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub affinity: Option<Affinity>,
+
+    /// Taints the plugin tolerates, as in a pod. Default: every taint, as devices are there whatever the node is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerations: Option<Vec<Toleration>>,
+
+    /// Resources of the plugin's container. Default: 10m CPU and 32Mi requested, 128Mi limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub resources: Option<ResourceRequirements>,
+
+    /// Default `system-node-critical`: without the plugin no pod with a claim starts or ends on its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub priority_class_name: Option<String>,
+
+    /// How a new version is rolled out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<UpdateStrategy>,
+
+    /// The kubelet's root directory on the nodes. Default `/var/lib/kubelet`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = absolute("kubeletRootDir", "/var/lib/kubelet"))]
+    #[schemars(length(min = 1, max = 60))]
+    pub kubelet_root_dir: Option<String>,
+
+    /// Directory from which the container runtime reads CDI files. Default `/var/run/cdi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = absolute("cdiDir", "/var/run/cdi"))]
+    #[schemars(length(min = 1, max = 255))]
+    pub cdi_dir: Option<String>,
+
+    /// The container runtime's NRI socket. Default `/var/run/nri/nri.sock`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = absolute("nriSocket", "/var/run/nri/nri.sock"))]
+    #[schemars(length(min = 1, max = 100))]
+    pub nri_socket: Option<String>,
+
+    /// How much the plugin logs. Default `Info`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<LogLevel>,
+
+    /// Labels added to the DaemonSet and its pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+
+    /// Annotations added to the DaemonSet and its pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<BTreeMap<String, String>>,
+}
+
+/// When an image is pulled.
+#[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "Kubernetes' own words")]
+pub enum ImagePullPolicy {
+    Always,
+    IfNotPresent,
+    Never,
+}
+
+/// How a new version of the plugin is rolled out.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStrategy {
+    /// How many nodes may be without a ready plugin at once, a number or a percentage. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-int-or-string" = true), schema_with = "int_or_percent")]
+    pub max_unavailable: Option<IntOrString>,
+}
+
+/// How much the plugin logs.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the words say it")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+impl NodePlugin {
+    /// The kubelet's root directory.
+    pub fn kubelet_root_dir(&self) -> &str {
+        self.kubelet_root_dir.as_deref().unwrap_or("/var/lib/kubelet")
+    }
+
+    /// Where CDI files go.
+    pub fn cdi_dir(&self) -> &str {
+        self.cdi_dir.as_deref().unwrap_or("/var/run/cdi")
+    }
+
+    /// The runtime's NRI socket.
+    pub fn nri_socket(&self) -> &str {
+        self.nri_socket.as_deref().unwrap_or("/var/run/nri/nri.sock")
+    }
+}
+
+/// A rule that a path is absolute and clean.
+fn absolute(field: &str, example: &str) -> kube::core::Rule {
+    let message = format!(
+        "spec.nodePlugin.{field} must be an absolute path on the node without '..' or a trailing '/', such as {example}"
+    );
+    kube::core::Rule::new(
+        r"self.matches('^/[^\\s]*$') && !self.contains('/../') && !self.endsWith('/..') && !self.endsWith('/')",
+    )
+    .message(message.as_str())
+}
+
+/// A Kubernetes type whose own schema is long and the API server's to check when the DaemonSet is applied.
+fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+fn int_or_percent(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "pattern": "^[0-9]+%$",
+    })
+}

@@ -1,0 +1,102 @@
+//! `status`: bounded, counts and the first few failures, never a map that grows with the cluster. Pure.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the controller says of a `DraDriverConfig`.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DraDriverConfigStatus {
+    /// The generation this status speaks of; −1 until the controller has seen the object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Ready; Reconciling and Stalled only while true; ResourcesHealthy; PreflightPassed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// The driver's name in effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_name: Option<String>,
+    /// The nodes that should run the plugin, and how they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<NodeCounts>,
+    /// The devices published by those nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<DeviceCounts>,
+    /// Each class of the policy, and what it matches now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_classes: Vec<ClassStatus>,
+    /// The first ten problems, and how many more there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problems: Option<Problems>,
+}
+
+/// Counts of nodes.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeCounts {
+    /// Nodes that should run the plugin.
+    pub desired: i32,
+    /// Nodes whose plugin pod is ready.
+    pub ready: i32,
+    /// Nodes with a complete pool of the current generation.
+    pub publishing: i32,
+    /// Nodes past the deadline without one, or with a broken one.
+    pub unhealthy: i32,
+    /// `ready/desired`, for the printer column.
+    pub summary: String,
+}
+
+/// Counts of devices.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceCounts {
+    /// Devices in complete pools.
+    pub total: i32,
+    /// Devices that a claim holds.
+    pub allocated: i32,
+    /// Devices with a taint.
+    pub tainted: i32,
+}
+
+/// What one class matches now.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClassStatus {
+    /// The DeviceClass.
+    pub name: String,
+    /// Devices it matches.
+    pub devices: i32,
+    /// Nodes with such a device.
+    pub nodes: i32,
+    /// Of those devices, how many a claim holds.
+    pub allocated: i32,
+    /// Why it matches nothing, or could not be made; absent when all is well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The first ten problems, and how many more there are.
+#[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Problems {
+    /// The first ten, by node name.
+    pub first: Vec<Problem>,
+    /// How many more there are.
+    pub more: i32,
+}
+
+/// What is wrong on a node.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// The node.
+    pub node: String,
+    /// One CamelCase word.
+    pub reason: String,
+    /// What is wrong, and where to look.
+    pub message: String,
+    /// Since when.
+    pub since: Time,
+}

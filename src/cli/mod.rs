@@ -1,0 +1,35 @@
+//! The verbs, a file each. IO: the prompt.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod crd;
+
+/// The Kubernetes operator for Dynamic Resource Allocation.
+#[derive(Debug, Parser)]
+#[command(name = "dra-operator", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print the CustomResourceDefinition of DraDriverConfig.
+    Crd(crd::Args),
+}
+
+/// Reads the command line and does what it says; errors go to standard error, with every cause.
+pub fn run() -> ExitCode {
+    let done = match Cli::parse().verb {
+        Verb::Crd(args) => crd::run(&args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Observe (reads), plan (pure), apply (server-side apply), status. IO at the edge.

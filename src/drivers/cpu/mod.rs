@@ -1,0 +1,1 @@
+//! CPUs as devices. Pure.

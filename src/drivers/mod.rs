@@ -1,0 +1,88 @@
+//! What a kind of device must answer. Pure.
+//!
+//! A driver turns what the host has into devices, and an allocation into what a container gets. It reads no file and
+//! calls no API: `host/` reads, `plugin/` publishes, prepares and enforces. A new kind of device is a new folder here.
+
+pub mod cpu;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::api::resource::Quantity};
+use serde::{Deserialize, Serialize};
+
+use crate::host::cpuset::CpuSet;
+
+/// The devices of a node, in an order that stays the same, and what could not be read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inventory {
+    /// What is published.
+    pub devices: Vec<Device>,
+    /// What is known to be missing or contradictory on this host, for the log: each names the file.
+    pub warnings: Vec<String>,
+}
+
+/// One device that a claim was given: one `status.allocation.devices.results` entry, with its configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AllocatedDevice {
+    /// The base request's name, without `/subrequest`.
+    pub request: String,
+    /// The pool it is from.
+    pub pool: String,
+    /// The device's name in its pool.
+    pub device: String,
+    /// Which share of a device that several claims may hold.
+    pub share_id: Option<String>,
+    /// Granted by admin access: other claims may hold the same device.
+    pub admin_access: bool,
+    /// What of the device's capacity the claim holds, for devices that several claims may share.
+    pub consumed_capacity: BTreeMap<String, Quantity>,
+    /// Opaque parameters that apply to this request and are for this driver, the class's first, then the claim's: a
+    /// later one overrides an earlier one.
+    pub parameters: Vec<serde_json::Value>,
+}
+
+/// What a container gets for the devices of one request. Kept in the checkpoint: fields are only ever added.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Grant {
+    /// CPUs the container runs on; empty when the device brings none.
+    pub cpus: CpuSet,
+    /// NUMA nodes whose memory it may use; empty for no change.
+    pub memory_nodes: CpuSet,
+    /// Environment variables.
+    pub env: BTreeMap<String, String>,
+}
+
+/// Why an allocation cannot be honoured; fails that claim alone.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GrantError {
+    /// The device is not (or no longer) on this node.
+    #[error(
+        "device {device:?} is not on this node: it was allocated from an older inventory; delete the pod so that it is scheduled again"
+    )]
+    UnknownDevice {
+        /// The device.
+        device: String,
+    },
+    /// The opaque parameters cannot be read.
+    #[error("opaque parameters of request {request:?} cannot be read: {message}")]
+    Parameters {
+        /// The request.
+        request: String,
+        /// What is wrong, and where.
+        message: String,
+    },
+}
+
+/// A kind of device, on one node.
+pub trait Driver: Send + Sync {
+    /// The devices of this node.
+    fn inventory(&self) -> &Inventory;
+
+    /// What a container that uses the devices of one request gets: `devices` all have the same `request`.
+    fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError>;
+
+    /// What containers with no claim of this driver are kept to while `held` is given away: exclusive grants, without
+    /// those of admin access. `None` lifts every restriction (nothing is held).
+    fn remainder(&self, held: &[&Grant]) -> Option<Grant>;
+}

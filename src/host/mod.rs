@@ -1,0 +1,3 @@
+//! The one way to the machine: sysfs and procfs under a root. IO.
+
+pub mod cpuset;

@@ -1,0 +1,1 @@
+//! The kubelet's side: registration, DRA service, checkpoint, CDI, NRI. Knows no kind of device, only `drivers::Driver`. IO at the edge.

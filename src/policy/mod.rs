@@ -1,0 +1,1 @@
+//! Policy to DeviceClasses: presets and matches become guarded CEL, and what a class matches is counted. Pure.

@@ -1,0 +1,1 @@
+//! ResourceSlices: what pools mean, packing devices into slices, diffing (pure); publishing and watching (IO).
