@@ -31,7 +31,7 @@ pub enum OnUnhealthy {
 impl Health {
     /// The deadline; 60 s where the admin gave none (the schema admits no other form than `60s` or `5m`).
     pub fn publish_deadline(&self) -> Duration {
-        let default = Duration::from_secs(60);
+        let default = Duration::from_mins(1);
         let Some(text) = self.publish_deadline.as_deref() else { return default };
         let (digits, per) = match (text.strip_suffix('s'), text.strip_suffix('m')) {
             (Some(digits), _) => (digits, 1),
