@@ -1,0 +1,217 @@
+//! What breaks on a node, and that nothing is lost and nothing given twice.
+
+use std::fs;
+
+use dra_operator::host::cpuset::CpuSet;
+use k8s_openapi::api::{
+    core::v1::Pod,
+    resource::v1::{ResourceClaim, ResourceSlice},
+};
+use kube::{ResourceExt, api::DeleteParams};
+
+use super::support::{
+    cluster::{CONFIG, Cluster, script},
+    eventually,
+    node::{kill, online, plugin_processes},
+    objects::{claim, pod},
+};
+
+/// A pinned pod `pinned` with claim `one`, a pod `neighbour` kept off its CPUs; answers the CPUs held.
+async fn pinned_and_neighbour(c: &Cluster) -> CpuSet {
+    c.create::<Pod>(pod("neighbour", None)).await;
+    c.create::<ResourceClaim>(claim("one", 1)).await;
+    c.create::<Pod>(pod("pinned", Some("one"))).await;
+    c.pod_is_ready("pinned").await;
+    c.pod_is_ready("neighbour").await;
+    let held = c.cpus_of_claim("one").await;
+    still_pinned(c, &held).await;
+    held
+}
+
+async fn still_pinned(c: &Cluster, held: &CpuSet) {
+    c.container_has("pinned", "main", held).await;
+    c.container_has("neighbour", "main", &online().difference(held)).await;
+}
+
+/// Another claim gets the CPUs that are left, never those held; then everything is released.
+async fn another_claim_gets_the_rest(c: &Cluster, held: &CpuSet) {
+    c.create::<ResourceClaim>(claim("another", 1)).await;
+    c.create::<Pod>(pod("another", Some("another"))).await;
+    c.pod_is_ready("another").await;
+    assert!(c.cpus_of("another", "main").is_disjoint(held), "a CPU was given twice");
+    for name in ["another", "pinned"] {
+        c.delete_and_wait(&c.here::<Pod>(), name).await;
+    }
+    c.container_has("neighbour", "main", &online()).await;
+}
+
+async fn plugin_is_ready_again(c: &Cluster) {
+    eventually("the node plugin is ready", || async {
+        let pods = c.plugin_pods().await;
+        let ready = |pod: &Pod| {
+            pod.status
+                .iter()
+                .flat_map(|s| s.conditions.iter().flatten())
+                .any(|k| k.type_ == "Ready" && k.status == "True")
+        };
+        if pods.len() == 1 && pods.iter().all(ready) && !plugin_processes().is_empty() {
+            Ok(())
+        } else {
+            Err(pods.into_iter().map(|p| p.status).collect::<Vec<_>>())
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_plugin_killed_while_pods_run_comes_back_with_what_it_had_given() {
+    let c = Cluster::with_driver("killed").await;
+    let held = pinned_and_neighbour(&c).await;
+    kill(&plugin_processes());
+    plugin_is_ready_again(&c).await;
+    still_pinned(&c, &held).await;
+    another_claim_gets_the_rest(&c, &held).await;
+}
+
+#[tokio::test]
+async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothing_twice() {
+    let c = Cluster::with_driver("killed-prepare").await;
+    // Each round kills a little later after the pod was created: before, during and after Prepare. The kubelet's
+    // back-off and the container's restart are what the time goes into, so there are few rounds.
+    for (round, after) in [0_u64, 120, 240, 360, 480].into_iter().enumerate() {
+        let (first, second) = (format!("a{round}"), format!("b{round}"));
+        for name in [&first, &second] {
+            c.create::<ResourceClaim>(claim(name, 1)).await;
+            c.create::<Pod>(pod(name, Some(name))).await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(after)).await;
+        kill(&plugin_processes());
+        c.pod_is_ready(&first).await;
+        c.pod_is_ready(&second).await;
+        for name in [&first, &second] {
+            let held = c.cpus_of_claim(name).await;
+            c.container_has(name, "main", &held).await;
+        }
+        assert!(
+            c.cpus_of(&first, "main").is_disjoint(&c.cpus_of(&second, "main")),
+            "round {round}: a CPU was given twice"
+        );
+        for name in [&first, &second] {
+            c.delete_and_wait(&c.here::<Pod>(), name).await;
+            c.delete_and_wait(&c.here::<ResourceClaim>(), name).await;
+        }
+        c.delete_and_wait(&c.in_operator_namespace::<Pod>(), &c.plugin_pods().await[0].name_any()).await;
+        plugin_is_ready_again(&c).await;
+    }
+}
+
+#[tokio::test]
+async fn slices_are_published_again_after_a_kubelet_restart_and_pods_stay_pinned() {
+    let c = Cluster::with_driver("kubelet-restart").await;
+    let held = pinned_and_neighbour(&c).await;
+    let devices = devices(&c.slices().await);
+    script("restart", &["kubelet"]);
+    eventually("the slices are back", || async {
+        let now = self::devices(&c.slices().await);
+        if now == devices { Ok(()) } else { Err(now) }
+    })
+    .await;
+    still_pinned(&c, &held).await;
+    another_claim_gets_the_rest(&c, &held).await;
+}
+
+#[tokio::test]
+async fn a_slice_deleted_by_a_stranger_is_published_again() {
+    let c = Cluster::with_driver("stranger").await;
+    let before = c.slices().await;
+    let gone = before[0].name_any();
+    let uid = before[0].uid();
+    c.all::<ResourceSlice>().delete(&gone, &DeleteParams::default()).await.unwrap();
+    eventually("the slice is back", || async {
+        let now = c.slices().await;
+        if devices(&now) == devices(&before) && now.iter().all(|s| s.uid() != uid) { Ok(()) } else { Err(now) }
+    })
+    .await;
+}
+
+fn devices(slices: &[ResourceSlice]) -> Vec<String> {
+    let mut names: Vec<_> =
+        slices.iter().flat_map(|s| s.spec.devices.iter().flatten()).map(|d| d.name.clone()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn pinning_goes_on_after_a_containerd_restart() {
+    let c = Cluster::with_driver("containerd-restart").await;
+    let held = pinned_and_neighbour(&c).await;
+    script("restart", &["containerd"]);
+    plugin_is_ready_again(&c).await;
+    still_pinned(&c, &held).await;
+    c.create::<Pod>(pod("late", None)).await;
+    c.pod_is_ready("late").await;
+    c.container_has("late", "main", &online().difference(&held)).await;
+    another_claim_gets_the_rest(&c, &held).await;
+}
+
+#[tokio::test]
+async fn cdi_files_are_made_again_when_the_directory_is_emptied() {
+    let c = Cluster::with_driver("cdi-emptied").await;
+    let held = pinned_and_neighbour(&c).await;
+    let cdi = c.place("CDI_DIR").to_owned();
+    let files = || fs::read_dir(&cdi).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let before = files();
+    assert!(!before.is_empty());
+    for file in &before {
+        fs::remove_file(file).unwrap();
+    }
+    eventually("the CDI files are back", || async {
+        let mut now = files();
+        now.sort();
+        let mut wanted = before.clone();
+        wanted.sort();
+        if now == wanted { Ok(()) } else { Err(now) }
+    })
+    .await;
+    // The container of a running pod can be made anew, which needs the file.
+    super::support::cluster::tool("kubectl", &["-n", &c.namespace, "exec", "pinned", "--", "true"]);
+    another_claim_gets_the_rest(&c, &held).await;
+}
+
+#[tokio::test]
+async fn a_truncated_checkpoint_fails_closed_and_says_so() {
+    let c = Cluster::with_driver("checkpoint").await;
+    let held = pinned_and_neighbour(&c).await;
+    let checkpoint = fs::read_dir(c.state_dir())
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .find(|p| p.extension().is_some_and(|e| e == "json"))
+        .expect("a checkpoint");
+    let whole = fs::read(&checkpoint).unwrap();
+    kill(&plugin_processes());
+    fs::write(&checkpoint, &whole[..whole.len() / 2]).unwrap();
+
+    let name = checkpoint.file_name().unwrap().to_str().unwrap().to_owned();
+    c.create::<ResourceClaim>(claim("refused", 1)).await;
+    c.create::<Pod>(pod("refused", Some("refused"))).await;
+    c.config_where(CONFIG, "says that the checkpoint is broken", |config| {
+        let problems = config.status.as_ref().and_then(|s| s.problems.as_ref());
+        problems.is_some_and(|p| p.first.iter().any(|p| p.node == "dra-node-1"))
+    })
+    .await;
+    let logs = super::support::cluster::tool(
+        "kubectl",
+        &["-n", super::support::cluster::NAMESPACE, "logs", "-l", "dra-operator.dev/config=cpu", "--tail=50"],
+    );
+    assert!(logs.contains(&name), "{logs}");
+    c.container_has("pinned", "main", &held).await;
+    assert_eq!(fs::read(&checkpoint).unwrap(), whole[..whole.len() / 2], "what is broken is not overwritten");
+
+    fs::write(&checkpoint, &whole).unwrap();
+    c.delete_and_wait(&c.here::<Pod>(), "refused").await;
+    c.delete_and_wait(&c.here::<ResourceClaim>(), "refused").await;
+    kill(&plugin_processes());
+    plugin_is_ready_again(&c).await;
+    still_pinned(&c, &held).await;
+    another_claim_gets_the_rest(&c, &held).await;
+}

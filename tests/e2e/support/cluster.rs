@@ -1,0 +1,288 @@
+//! Clients and tools of the cluster under test, and the product installed on it by its chart. IO.
+
+use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, process::Command};
+
+use dra_operator::api::DraDriverConfig;
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{Namespace, Pod},
+        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+    },
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::eventually;
+
+/// Where the chart is installed.
+pub(crate) const NAMESPACE: &str = "dra-operator";
+/// The configuration that most tests use.
+pub(crate) const CONFIG: &str = "cpu";
+/// Its class of every CPU.
+pub(crate) const CLASS: &str = "any-cpu";
+
+/// The cluster under test.
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    /// Namespace of this test's pods and claims.
+    pub(crate) namespace: String,
+    env: BTreeMap<String, String>,
+}
+
+impl Cluster {
+    /// The cluster with the product installed, the configuration `cpu` ready, and an empty namespace `name`.
+    pub(crate) async fn with_driver(name: &str) -> Self {
+        let cluster = Self::with_operator(name).await;
+        cluster.apply_config(CONFIG, cluster.spec()).await;
+        cluster.config_is_ready(CONFIG).await;
+        cluster
+    }
+
+    /// The cluster with the chart installed and no configuration but `cpu`, if there is one.
+    pub(crate) async fn with_operator(name: &str) -> Self {
+        let cluster = Self::connect(name).await;
+        cluster.helm_install(&[]);
+        for config in cluster.all::<DraDriverConfig>().list(&ListParams::default()).await.unwrap() {
+            if config.name_any() != CONFIG {
+                cluster.delete_config(&config.name_any()).await;
+            }
+        }
+        cluster.fresh_namespace().await;
+        cluster
+    }
+
+    /// The bare cluster.
+    pub(crate) async fn connect(name: &str) -> Self {
+        let client =
+            Client::try_default().await.expect("KUBECONFIG says where the cluster is: use `make test-cluster`");
+        let env = std::fs::read_to_string(root().join("target/cluster/env"))
+            .expect("`make cluster-up` writes target/cluster/env");
+        let env =
+            env.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        Self { client, namespace: name.to_owned(), env }
+    }
+
+    /// A fact of `target/cluster/env`.
+    pub(crate) fn place(&self, key: &str) -> &str {
+        self.env.get(key).unwrap_or_else(|| panic!("target/cluster/env has no {key}"))
+    }
+
+    pub(crate) fn all<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        Api::all(self.client.clone())
+    }
+
+    pub(crate) fn here<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) fn in_operator_namespace<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    async fn fresh_namespace(&self) {
+        let namespaces = self.all::<Namespace>();
+        self.delete_and_wait(&namespaces, &self.namespace).await;
+        let namespace = serde_json::from_value(json!({"metadata": {"name": self.namespace}})).unwrap();
+        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        eventually("the namespace's service account", || async {
+            self.here::<k8s_openapi::api::core::v1::ServiceAccount>().get("default").await
+        })
+        .await;
+    }
+
+    pub(crate) async fn create<K>(&self, object: Value) -> K
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned,
+    {
+        let object: K = serde_json::from_value(object).unwrap();
+        self.here().create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    /// Deletes and waits until it is gone; nothing to do when it is not there.
+    pub(crate) async fn delete_and_wait<K>(&self, api: &Api<K>, name: &str)
+    where
+        K: Clone + Debug + DeserializeOwned,
+    {
+        match api.delete(name, &DeleteParams::default().grace_period(0)).await {
+            Err(kube::Error::Api(error)) if error.code == 404 => return,
+            answer => drop(answer.unwrap()),
+        }
+        eventually(&format!("{name} is deleted"), || async {
+            match api.get_opt(name).await.unwrap() {
+                None => Ok(()),
+                Some(left) => Err(left),
+            }
+        })
+        .await;
+    }
+
+    /// The spec that fits this cluster: every kubelet and runtime path, and a class of every CPU.
+    pub(crate) fn spec(&self) -> Value {
+        json!({
+            "driver": {"cpu": {}},
+            "nodePlugin": {
+                "kubeletRootDir": self.place("KUBELET_ROOT"),
+                "cdiDir": self.place("CDI_DIR"),
+                "nriSocket": self.place("NRI_SOCKET"),
+            },
+            "deviceClasses": [{"name": CLASS, "matchAttributes": [{"key": "cores", "operator": "Exists"}]}],
+        })
+    }
+
+    pub(crate) async fn apply_config(&self, name: &str, spec: Value) -> DraDriverConfig {
+        let config = json!({
+            "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "metadata": {"name": name}, "spec": spec,
+        });
+        let params = PatchParams::apply("e2e").force();
+        self.all().patch(name, &params, &Patch::Apply(config)).await.unwrap()
+    }
+
+    pub(crate) async fn delete_config(&self, name: &str) {
+        self.delete_and_wait(&self.all::<DraDriverConfig>(), name).await;
+    }
+
+    /// Waits until what was last applied is in effect.
+    pub(crate) async fn config_is_ready(&self, name: &str) -> DraDriverConfig {
+        self.config_where(name, "is ready", |config| {
+            condition(config, "Ready").is_some_and(|(status, ..)| status == "True")
+        })
+        .await
+    }
+
+    /// Waits until the controller has seen the object's last generation and `holds`.
+    pub(crate) async fn config_where(
+        &self,
+        name: &str,
+        what: &str,
+        holds: impl Fn(&DraDriverConfig) -> bool,
+    ) -> DraDriverConfig {
+        eventually(&format!("DraDriverConfig {name} {what}"), || async {
+            let config = self.all::<DraDriverConfig>().get(name).await.unwrap();
+            let seen = config.status.as_ref().and_then(|status| status.observed_generation);
+            if seen == config.metadata.generation && holds(&config) { Ok(config) } else { Err(config.status) }
+        })
+        .await
+    }
+
+    pub(crate) async fn slices(&self) -> Vec<ResourceSlice> {
+        let mut slices = self.all::<ResourceSlice>().list(&ListParams::default()).await.unwrap().items;
+        slices.retain(|slice| slice.spec.driver == "dra.cpu");
+        slices
+    }
+
+    pub(crate) async fn claim(&self, name: &str) -> ResourceClaim {
+        self.here().get(name).await.unwrap()
+    }
+
+    pub(crate) async fn class(&self, name: &str) -> Option<DeviceClass> {
+        self.all().get_opt(name).await.unwrap()
+    }
+
+    pub(crate) async fn daemon_set(&self) -> DaemonSet {
+        self.in_operator_namespace().get(&format!("{CONFIG}-node-plugin")).await.unwrap()
+    }
+
+    pub(crate) async fn plugin_pods(&self) -> Vec<Pod> {
+        let selector = format!("dra-operator.dev/config={CONFIG}");
+        self.in_operator_namespace().list(&ListParams::default().labels(&selector)).await.unwrap().items
+    }
+
+    /// Waits until a pod is running and all its containers are ready.
+    pub(crate) async fn pod_is_ready(&self, name: &str) -> Pod {
+        eventually(&format!("pod {name} is ready"), || async {
+            let pod: Pod = self.here().get(name).await.unwrap();
+            let ready = pod
+                .status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten())
+                .any(|c| c.type_ == "Ready" && c.status == "True");
+            if ready { Ok(pod) } else { Err((pod.status, self.events(name).await)) }
+        })
+        .await
+    }
+
+    /// The messages of the events on an object of this test's namespace.
+    pub(crate) async fn events(&self, name: &str) -> Vec<String> {
+        let events = self.here::<k8s_openapi::api::core::v1::Event>().list(&ListParams::default()).await.unwrap();
+        events
+            .into_iter()
+            .filter(|e| e.involved_object.name.as_deref() == Some(name))
+            .filter_map(|e| e.message)
+            .collect()
+    }
+
+    /// `helm upgrade --install` with the given arguments more.
+    #[allow(clippy::unused_self, reason = "it is the cluster that changes")]
+    pub(crate) fn helm_install(&self, arguments: &[&str]) -> String {
+        let mut all = vec![
+            "upgrade",
+            "--install",
+            "dra-operator",
+            "charts/dra-operator",
+            "--namespace",
+            NAMESPACE,
+            "--create-namespace",
+            "--wait",
+            "--timeout",
+            "60s",
+            "--set",
+            "image.registry=docker.io,image.repository=local/dra-operator,image.tag=dev,image.pullPolicy=Never",
+        ];
+        all.extend(arguments);
+        tool("helm", &all)
+    }
+}
+
+/// Status, reason and message of a condition.
+pub(crate) fn condition<'a>(config: &'a DraDriverConfig, kind: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let conditions = config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    conditions.iter().find(|c| c.type_ == kind).map(|c| (c.status.as_str(), c.reason.as_str(), c.message.as_str()))
+}
+
+/// Whether the object is Stalled, and its message has `part`.
+pub(crate) fn stalled_for(config: &DraDriverConfig, part: &str) -> bool {
+    condition(config, "Stalled").is_some_and(|(status, _, message)| status == "True" && message.contains(part))
+}
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs one of the cluster's tools; the test fails if it does.
+pub(crate) fn tool(name: &str, arguments: &[&str]) -> String {
+    run(&root().join("target/tools/bin").join(name), arguments)
+}
+
+/// Runs a script of `tests/cluster`.
+pub(crate) fn script(name: &str, arguments: &[&str]) -> String {
+    run(&root().join("tests/cluster").join(name), arguments)
+}
+
+fn run(program: &std::path::Path, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).current_dir(root()).output();
+    let output = output.unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{} {arguments:?}:\n{text}{}",
+        program.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
