@@ -92,7 +92,7 @@ async fn two_claims_fill_the_node_and_a_third_waits_with_a_clear_reason() {
 async fn a_claim_used_by_two_containers_gives_each_its_own_request() {
     let c = Cluster::with_driver("two-containers").await;
     let request = |name| json!({"name": name, "exactly": {"deviceClassName": CLASS, "count": 1}});
-    c.create::<ResourceClaim>(claim_of("pair", json!([request("left"), request("right")]))).await;
+    c.create::<ResourceClaim>(claim_of("pair", &json!([request("left"), request("right")]))).await;
     let mut both = pod("both", Some("pair"));
     let using = |name: &str| {
         let mut container = container(name);

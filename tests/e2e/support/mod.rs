@@ -11,7 +11,7 @@ use std::{
 };
 
 /// How long anything here may take: image and caches are local, so what takes longer is broken.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Polls until `look` answers `Ok`; past the deadline the test fails with what was last seen.
 pub(crate) async fn eventually<T, E, F, Fut>(what: &str, look: F) -> T

@@ -6,11 +6,11 @@ use super::cluster::CLASS;
 
 /// A claim of `count` devices of the class of every CPU, request name `cpus`.
 pub(crate) fn claim(name: &str, count: u32) -> Value {
-    claim_of(name, json!([{"name": "cpus", "exactly": {"deviceClassName": CLASS, "count": count}}]))
+    claim_of(name, &json!([{"name": "cpus", "exactly": {"deviceClassName": CLASS, "count": count}}]))
 }
 
 /// A claim with the given requests.
-pub(crate) fn claim_of(name: &str, requests: Value) -> Value {
+pub(crate) fn claim_of(name: &str, requests: &Value) -> Value {
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": {"devices": {"requests": requests}}})
 }
 
