@@ -10,12 +10,15 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.preset) || (has(self.matchAttributes) && size(self.matchAttributes) > 0) || (has(self.matchCapacity) && size(self.matchCapacity) > 0) || (has(self.selectors) && size(self.selectors) > 0)")
     .message("a device class needs a preset, matchAttributes, matchCapacity or selectors: an empty policy would match every device of the driver"))]
+#[x_kube(validation = Rule::new("!has(self.matchAttributes) || self.matchAttributes.all(m, !has(m.value) || type(m.value) == int || isSemver(m.value))")
+    .message("matchAttributes: Gt, Gte, Lt and Lte compare numbers or versions: write `value: 32` or `value: \"1.2.0\"`"))]
+#[x_kube(validation = Rule::new("!has(self.matchCapacity) || self.matchCapacity.all(m, (!has(m.value) || type(m.value) == int || isQuantity(m.value)) && (!has(m.values) || m.values.all(v, type(v) == int || isQuantity(v))))")
+    .message("matchCapacity compares quantities: write `value: 16Gi` or `value: 4`"))]
 pub struct DeviceClassPolicy {
     /// Name of the DeviceClass: a DNS subdomain.
-    #[schemars(
-        length(min = 1, max = 253),
-        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
-    )]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')")
+        .message("the name of a device class must be a DNS subdomain (a-z, 0-9, '-', '.'), such as high-performance"))]
     pub name: String,
 
     /// A ready-made policy to start from. A match on the same key replaces the preset's own.
@@ -40,7 +43,7 @@ pub struct DeviceClassPolicy {
 
     /// Lets pods ask for the class as an extended resource, such as `example.com/fast-cpu`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$') && !self.startsWith('kubernetes.io/') && !self.contains('.kubernetes.io/')")
         .message("extendedResourceName must be domain/name outside kubernetes.io, such as example.com/fast-cpu"))]
     pub extended_resource_name: Option<String>,
@@ -77,10 +80,9 @@ pub enum Preset {
     .message("operators Gt, Gte, Lt and Lte take one `value`, and no `values`"))]
 pub struct Match {
     /// Name of the attribute or capacity; `domain/name`, or a bare name, which is under the driver's own name.
-    #[schemars(
-        length(min = 1, max = 96),
-        regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}$")
-    )]
+    #[schemars(length(max = 96))]
+    #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}$')")
+        .message("a key must be name or domain/name with a C identifier as name, such as cores or cpu.intel.com/family"))]
     pub key: String,
     /// How the device's value is compared.
     pub operator: MatchOperator,
@@ -114,17 +116,44 @@ pub enum MatchOperator {
     Lte,
 }
 
-/// A value as the admin writes it: its YAML type is the attribute's type. A string that the attribute's type is a
-/// version or a quantity for is read as one.
+/// A value as the admin writes it. The schema knows integers and strings (a structural schema has no other union); a
+/// boolean is written `"true"` or `"false"`, as in a node selector.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(from = "IntOrString", into = "IntOrString")]
 pub enum Scalar {
-    /// `true`, `false`.
+    /// `"true"`, `"false"`.
     Bool(bool),
     /// A 64-bit integer.
     Int(i64),
     /// A string, a version (with Gt … Lte, semver) or a quantity (in matchCapacity).
     String(String),
+}
+
+/// A [`Scalar`] on the wire.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+enum IntOrString {
+    Int(i64),
+    String(String),
+}
+
+impl From<IntOrString> for Scalar {
+    fn from(wire: IntOrString) -> Self {
+        match wire {
+            IntOrString::Int(int) => Self::Int(int),
+            IntOrString::String(text) => text.parse().map_or(Self::String(text), Self::Bool),
+        }
+    }
+}
+
+impl From<Scalar> for IntOrString {
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::Bool(bool) => Self::String(bool.to_string()),
+            Scalar::Int(int) => Self::Int(int),
+            Scalar::String(text) => Self::String(text),
+        }
+    }
 }
 
 impl JsonSchema for Scalar {
@@ -133,11 +162,23 @@ impl JsonSchema for Scalar {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        // A structural schema has no union of types: preserve, and check the type by CEL where it is used.
-        schemars::json_schema!({"x-kubernetes-preserve-unknown-fields": true})
+        // maxLength bounds what CEL rules over it are estimated to cost.
+        schemars::json_schema!({"x-kubernetes-int-or-string": true, "maxLength": 64})
     }
 }
 
 fn any_objects(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "array", "maxItems": 32, "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boolean_is_written_as_a_string_and_stays_one_on_the_wire() {
+        let scalars: Vec<Scalar> = serde_json::from_str(r#"["true", "false", "True", 32]"#).unwrap();
+        assert_eq!(scalars, [Scalar::Bool(true), Scalar::Bool(false), Scalar::String("True".into()), Scalar::Int(32)]);
+        assert_eq!(serde_json::to_string(&scalars).unwrap(), r#"["true","false","True",32]"#);
+    }
 }

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 pub struct Health {
     /// How long a node may take from having a plugin pod to a complete pool, in seconds as `60s` (or `5m`). Default 60s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 2, max = 6), regex(pattern = r"^[1-9][0-9]{0,4}[sm]$"))]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,4}[sm]$')")
+        .message("spec.health.publishDeadline must be whole seconds or minutes above zero, such as 60s or 5m"))]
     pub publish_deadline: Option<String>,
 
     /// What is done about an unhealthy node. Default `Report`.

@@ -6,12 +6,14 @@
 
 pub mod conditions;
 mod cpu;
+mod crd;
 mod device_class;
 mod health;
 mod node_plugin;
 mod status;
 
 pub use cpu::{CpuDriver, Granularity, Pinning};
+pub use crd::{crd, schema};
 pub use device_class::{DeviceClassPolicy, Match, MatchOperator, Preset, Scalar};
 pub use health::{Health, OnUnhealthy};
 pub use node_plugin::{ImagePullPolicy, LogLevel, NodePlugin, UpdateStrategy};
@@ -60,10 +62,9 @@ pub struct DraDriverConfigSpec {
     /// Name under which the driver registers and publishes; claims and selectors refer to it.
     /// Default by kind: `dra.cpu`. A DNS subdomain of at most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(min = 1, max = 63),
-        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
-    )]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')")
+        .message("spec.driverName must be a DNS subdomain of at most 63 characters (a-z, 0-9, '-', '.'), such as dra.cpu"))]
     pub driver_name: Option<String>,
 
     /// How the node plugin runs: image, nodes, resources, roll-out.
@@ -73,6 +74,8 @@ pub struct DraDriverConfigSpec {
     /// The DeviceClasses to make, by preset or by match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[x_kube(validation = Rule::new("self.all(c, !has(c.extendedResourceName) || self.exists_one(d, has(d.extendedResourceName) && d.extendedResourceName == c.extendedResourceName))")
+        .message("two of spec.deviceClasses have the same extendedResourceName: give each its own, or only one of them any"))]
     pub device_classes: Vec<DeviceClassPolicy>,
 
     /// When a node counts as unhealthy.

@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 pub struct NodePlugin {
     /// Container image. Default: the operator's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(max = 512))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9][A-Za-z0-9._:/@-]*$')")
+        .message("spec.nodePlugin.image must be an image reference without spaces, such as registry.example.com/dra-operator:0.1.0"))]
     pub image: Option<String>,
 
     /// When the image is pulled. Default: as Kubernetes does (`Always` for the tag `latest`, else `IfNotPresent`).
@@ -25,6 +27,7 @@ pub struct NodePlugin {
 
     /// Labels a node must have. Two objects of one driver must not select the same node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 32))]
     pub node_selector: Option<BTreeMap<String, String>>,
 
     /// Further placement rules, as in a pod.
@@ -34,6 +37,7 @@ pub struct NodePlugin {
 
     /// Taints the plugin tolerates, as in a pod. Default: every taint, as devices are there whatever the node is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     pub tolerations: Option<Vec<Toleration>>,
 
     /// Resources of the plugin's container. Default: 10m CPU and 32Mi requested, 128Mi limit.
@@ -53,19 +57,19 @@ pub struct NodePlugin {
     /// The kubelet's root directory on the nodes. Default `/var/lib/kubelet`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = absolute("kubeletRootDir", "/var/lib/kubelet"))]
-    #[schemars(length(min = 1, max = 60))]
+    #[schemars(length(max = 60))]
     pub kubelet_root_dir: Option<String>,
 
     /// Directory from which the container runtime reads CDI files. Default `/var/run/cdi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = absolute("cdiDir", "/var/run/cdi"))]
-    #[schemars(length(min = 1, max = 255))]
+    #[schemars(length(max = 255))]
     pub cdi_dir: Option<String>,
 
     /// The container runtime's NRI socket. Default `/var/run/nri/nri.sock`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = absolute("nriSocket", "/var/run/nri/nri.sock"))]
-    #[schemars(length(min = 1, max = 100))]
+    #[schemars(length(max = 100))]
     pub nri_socket: Option<String>,
 
     /// How much the plugin logs. Default `Info`.
@@ -74,10 +78,13 @@ pub struct NodePlugin {
 
     /// Labels added to the DaemonSet and its pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 64))]
+    #[x_kube(validation = reserved("labels"))]
     pub labels: Option<BTreeMap<String, String>>,
 
     /// Annotations added to the DaemonSet and its pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 64))]
     pub annotations: Option<BTreeMap<String, String>>,
 }
 
@@ -94,9 +101,12 @@ pub enum ImagePullPolicy {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// How many nodes may be without a ready plugin at once, a number or a percentage. Default 1.
+    /// How many nodes may be without a ready plugin at once, a number or a percentage. Default: none, each node's new
+    /// plugin is ready before its old one goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-kubernetes-int-or-string" = true), schema_with = "int_or_percent")]
+    #[schemars(schema_with = "int_or_percent")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[1-9][0-9]?%$|^100%$')")
+        .message("spec.nodePlugin.updateStrategy.maxUnavailable must be a number of nodes from 1 or a percentage from 1% to 100%; leave it out to replace each plugin only when the new one is ready"))]
     pub max_unavailable: Option<IntOrString>,
 }
 
@@ -135,7 +145,18 @@ fn absolute(field: &str, example: &str) -> kube::core::Rule {
         "spec.nodePlugin.{field} must be an absolute path on the node without '..' or a trailing '/', such as {example}"
     );
     kube::core::Rule::new(
-        r"self.matches('^/[^\\s]*$') && !self.contains('/../') && !self.endsWith('/..') && !self.endsWith('/')",
+        r"self.matches('^/[A-Za-z0-9._/-]+$') && !self.contains('/../') && !self.endsWith('/..') && !self.endsWith('/')",
+    )
+    .message(message.as_str())
+}
+
+/// A rule that the labels by which the operator knows its own are not the admin's to set.
+fn reserved(field: &str) -> kube::core::Rule {
+    let message = format!(
+        "spec.nodePlugin.{field} must not set app.kubernetes.io/name, component or managed-by, nor dra-operator.dev/config: the operator finds its pods by them"
+    );
+    kube::core::Rule::new(
+        "!('app.kubernetes.io/name' in self || 'app.kubernetes.io/component' in self || 'app.kubernetes.io/managed-by' in self || 'dra-operator.dev/config' in self)",
     )
     .message(message.as_str())
 }
@@ -146,9 +167,5 @@ fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 fn int_or_percent(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({
-        "x-kubernetes-int-or-string": true,
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "pattern": "^[0-9]+%$",
-    })
+    schemars::json_schema!({"x-kubernetes-int-or-string": true, "maxLength": 8})
 }

@@ -2,10 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::api;
 use clap::Args as ClapArgs;
-use kube::CustomResourceExt;
-
-use crate::api::DraDriverConfig;
 
 /// Arguments of `crd`.
 #[derive(Debug, ClapArgs)]
@@ -13,6 +11,6 @@ pub(super) struct Args {}
 
 /// Prints the CRD as YAML.
 pub(super) fn run(_: &Args) -> anyhow::Result<ExitCode> {
-    print!("{}", serde_saphyr::to_string(&DraDriverConfig::crd())?);
+    print!("{}", serde_saphyr::to_string(&api::crd())?);
     Ok(ExitCode::SUCCESS)
 }

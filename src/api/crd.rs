@@ -1,0 +1,135 @@
+//! The CustomResourceDefinition, as it is installed. Pure.
+//!
+//! Derived from the types, then put right where the derive cannot know better: nothing is nullable (a `cpu:` with
+//! nothing behind it is pruned by the API server, and the rule for the union says what to write), enums have no null
+//! among their values, and a fresh object's status says that nobody has looked at it yet.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::{Value, json};
+
+use super::DraDriverConfig;
+
+/// Label of what belongs to the project, as on everything in the chart.
+const LABELS: [(&str, &str); 1] = [("app.kubernetes.io/name", "dra-operator")];
+
+/// The CustomResourceDefinition of `DraDriverConfig`.
+pub fn crd() -> CustomResourceDefinition {
+    let mut crd = DraDriverConfig::crd();
+    crd.metadata.labels = Some(LABELS.iter().map(|&(key, value)| (key.into(), value.into())).collect());
+    for version in &mut crd.spec.versions {
+        let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
+            continue;
+        };
+        // Both directions are between a JSON object and its own typed form; should either fail, the drift test says so.
+        let Ok(mut value) = serde_json::to_value(&*schema) else { continue };
+        put_right(&mut value);
+        if let Some(status) = value.pointer_mut("/properties/status").and_then(Value::as_object_mut) {
+            status.insert("default".into(), json!({"observedGeneration": -1}));
+        }
+        if let Ok(typed) = serde_json::from_value(value) {
+            *schema = typed;
+        }
+    }
+    crd
+}
+
+/// The schema of the object, for checks without an API server.
+pub fn schema() -> Value {
+    crd()
+        .spec
+        .versions
+        .into_iter()
+        .find_map(|version| version.schema?.open_api_v3_schema)
+        .and_then(|schema| serde_json::to_value(schema).ok())
+        .unwrap_or_default()
+}
+
+fn put_right(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if map.get("nullable").is_some_and(Value::is_boolean) {
+                map.remove("nullable");
+            }
+            if let Some(Value::Array(values)) = map.get_mut("enum") {
+                values.retain(|value| !value.is_null());
+            }
+            if map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
+                // Implied, and what is left of it after the derive says nothing.
+                map.remove("anyOf");
+            }
+            map.values_mut().for_each(put_right);
+        }
+        Value::Array(items) => items.iter_mut().for_each(put_right),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_object_is_not_taken_for_one_that_was_looked_at() {
+        assert_eq!(schema().pointer("/properties/status/default/observedGeneration"), Some(&json!(-1)));
+    }
+
+    #[test]
+    fn no_optional_field_of_the_spec_has_a_default() {
+        fn walk(path: &str, value: &Value, found: &mut Vec<String>) {
+            match value {
+                Value::Object(map) => {
+                    for (key, value) in map {
+                        if key == "default" {
+                            found.push(path.to_owned());
+                        }
+                        walk(&format!("{path}/{key}"), value, found);
+                    }
+                }
+                Value::Array(items) => items.iter().for_each(|item| walk(path, item, found)),
+                _ => {}
+            }
+        }
+        let mut found = Vec::new();
+        walk("", schema().pointer("/properties/spec").unwrap(), &mut found);
+        assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn nothing_is_nullable_and_no_enum_has_null() {
+        let text = schema().to_string();
+        assert!(!text.contains("nullable") && !text.contains(",null]"), "{text}");
+    }
+
+    #[test]
+    fn every_rule_compiles_and_has_a_message() {
+        fn walk(value: &Value, rules: &mut usize) {
+            if let Some(Value::Array(validations)) = value.get("x-kubernetes-validations") {
+                for validation in validations {
+                    *rules += 1;
+                    let rule = validation["rule"].as_str().unwrap();
+                    assert!(validation["message"].as_str().is_some_and(|m| m.len() > 20), "{rule}");
+                    assert!(kube_cel::cel::Program::compile(rule).is_ok(), "{rule}");
+                }
+            }
+            match value {
+                Value::Object(map) => map.values().for_each(|value| walk(value, rules)),
+                Value::Array(items) => items.iter().for_each(|item| walk(item, rules)),
+                _ => {}
+            }
+        }
+        let mut rules = 0;
+        walk(&schema(), &mut rules);
+        assert!(rules > 15, "{rules}");
+    }
+
+    #[test]
+    fn the_file_in_crds_is_what_the_types_say() {
+        let file = include_str!("../../crds/dradriverconfigs.dra-operator.dev.yaml");
+        let text = serde_saphyr::to_string(&crd()).unwrap();
+        assert!(
+            file == text,
+            "crds/ differs from the types: run `make generate`, or `dra-operator crd > crds/dradriverconfigs.dra-operator.dev.yaml`"
+        );
+    }
+}
