@@ -1,0 +1,122 @@
+# shellcheck shell=bash
+# What the cluster changes on the machine, and how each change is taken back. Sourced after settings.sh.
+
+before=$var/before # how the machine was before the first start
+
+# Directories that components make in places of their own choosing: those that were absent go again.
+makes=(/var/run/nri $cdi_dir /etc/cdi /var/lib/kubelet /var/lib/cni /var/lib/containerd /run/containerd /run/netns /run/mount
+  /var/log/containers /var/log/pods /usr/libexec/kubernetes /etc/cni /etc/containerd /opt/cni /opt/nri /etc/nri)
+sysctls=(net.ipv4.ip_forward net.ipv4.conf.all.route_localnet net.netfilter.nf_conntrack_max
+  net.netfilter.nf_conntrack_tcp_timeout_established net.netfilter.nf_conntrack_tcp_timeout_close_wait
+  vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys
+  kernel.keys.root_maxbytes)
+
+# chains COMMAND: the chains that Kubernetes and CNI name as theirs, as "TABLE CHAIN".
+chains() {
+  "$1-save" 2>/dev/null | awk '/^\*/ { table = substr($1, 2) } /^:(KUBE|CNI)-/ { print table, substr($1, 2) }'
+}
+
+# remember: how the machine is; once, and whole or not at all.
+remember() {
+  [ ! -d $before ] || return 0
+  rm -rf $before.new
+  mkdir -p $before.new
+  local place command
+  for place in "${makes[@]}"; do
+    [ -e "$place" ] || echo "$place"
+  done >$before.new/absent
+  sysctl "${sysctls[@]}" >$before.new/sysctls 2>/dev/null || true
+  for command in iptables ip6tables; do
+    chains $command >$before.new/$command
+  done
+  mv $before.new $before
+}
+
+# make_groups: the parent group in every hierarchy; cpusets start with all CPUs and memory nodes.
+make_groups() {
+  local hierarchy
+  [ -d $cgroups/cpuset ] || fail "no cpuset hierarchy at $cgroups/cpuset: this cluster is for a machine with cgroup v1"
+  for hierarchy in "$cgroups"/*/; do
+    [ -e "$hierarchy/cgroup.procs" ] || continue
+    mkdir -p "$hierarchy/$cgroup"
+  done
+  cat $cgroups/cpuset/cpuset.cpus >$cgroups/cpuset/$cgroup/cpuset.cpus
+  cat $cgroups/cpuset/cpuset.mems >$cgroups/cpuset/$cgroup/cpuset.mems
+}
+
+make_bridge() {
+  ip link show $bridge >/dev/null 2>&1 || ip link add $bridge type bridge
+  [[ $(ip address show dev $bridge) == *"inet $address/"* ]] || ip address add $address/24 dev $bridge
+  ip link set $bridge up
+  sysctl -q -w net.ipv4.ip_forward=1
+}
+
+# drop_chains COMMAND: the chains that were not there before, and the rules elsewhere that lead to them.
+drop_chains() {
+  local command=$1 table ours
+  ours=$(chains "$command" | grep -vxFf "$before/$command" || true)
+  for table in $(cut -d' ' -f1 <<<"$ours" | sort -u); do
+    "$command-save" -t "$table" 2>/dev/null | awk -v table="$table" -v ours="$ours" '
+      BEGIN {
+        print "*" table
+        lines = split(ours, line, "\n")
+        for (i = 1; i <= lines; i++) { split(line[i], word, " "); if (word[1] == table) own[word[2]] = 1 }
+      }
+      $1 == "-A" && !($2 in own) {
+        for (i = 3; i < NF; i++) if (($i == "-j" || $i == "-g") && ($(i + 1) in own)) { sub(/^-A/, "-D"); print; break }
+      }
+      END { for (c in own) print "-F " c; for (c in own) print "-X " c; print "COMMIT" }
+    ' | "$command-restore" --noflush 2>/dev/null || say "could not take back the chains of $command table $table"
+  done
+}
+
+unmount_all() {
+  local mount
+  awk -v a="$var/" -v b="$run/" 'index($5, a) == 1 || index($5, b) == 1 { print $5 }' /proc/self/mountinfo | tac |
+    while read -r mount; do
+      umount "$mount" 2>/dev/null || umount -l "$mount" 2>/dev/null || true
+    done
+}
+
+# remove_groups: deepest first; a group can stay busy for a moment after its last process has gone.
+remove_groups() {
+  local hierarchy tries
+  for hierarchy in "$cgroups"/*/; do
+    for ((tries = 0; tries < 50; tries++)); do
+      [ -d "$hierarchy$cgroup" ] || break
+      find "$hierarchy$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.1
+    done
+  done
+}
+
+# restore: takes everything back. The order is from the users of a thing to the thing.
+restore() {
+  local place
+  unmount_all
+  ! ip link show $bridge >/dev/null 2>&1 || ip link delete $bridge
+  remove_groups
+  if [ -d $before ]; then
+    drop_chains iptables
+    drop_chains ip6tables
+    sed 's/ = /=/' $before/sysctls | while IFS= read -r setting; do sysctl -q -w "$setting" 2>/dev/null || true; done
+    # In a place that was there before, only what leads into the cluster's own directories is ours.
+    [ ! -d /var/log/containers ] || find /var/log/containers -lname "$var/*" -delete
+    rm -f $nri_socket
+    while IFS= read -r place; do
+      rm -rf --one-file-system "$place"
+    done <$before/absent
+  fi
+  rm -rf --one-file-system $run
+  rm -rf --one-file-system $var
+}
+
+# residue: says what of the cluster is still on the machine; nothing when all is gone.
+residue() {
+  local place pid
+  for pid in $(every_pid); do echo "process $pid: $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)"; done
+  awk -v a="$var" -v b="$run" 'index($5, a) == 1 || index($5, b) == 1 { print "mount " $5 }' /proc/self/mountinfo
+  ! ip link show $bridge >/dev/null 2>&1 || echo "bridge $bridge"
+  for place in "$cgroups"/*/$cgroup $var $run; do
+    [ ! -e "$place" ] || echo "$place"
+  done
+}

@@ -1,0 +1,79 @@
+# shellcheck shell=bash
+# Starting and stopping the components. Sourced after settings.sh.
+#
+# A component runs in a control group of its own in the pids hierarchy. A pid counts only while its
+# process is in that group: a number that was used again by a stranger is never taken for ours.
+
+group_of() { echo "$cgroups/pids/$cgroup/system/$1"; }
+
+# pid NAME: the pid of a living component, or failure.
+pid() {
+  local pid
+  pid=$(cat "$run/pids/$1" 2>/dev/null) || return 1
+  grep -q ":pids:/$cgroup/system/$1\$" "/proc/$pid/cgroup" 2>/dev/null || return 1
+  [ "$(cut -d' ' -f3 <"/proc/$pid/stat" 2>/dev/null)" != Z ] || return 1
+  echo "$pid"
+}
+
+# start NAME COMMAND…: unless it runs already with this very command, with a clean environment.
+start() {
+  local name=$1 group descriptor
+  group=$(group_of "$1")
+  shift
+  local wanted
+  wanted="$* $(stat -c %Y "$1")"
+  if pid "$name" >/dev/null; then
+    [ "$(cat "$run/pids/$name.command" 2>/dev/null)" != "$wanted" ] || return 0
+    say "$name: its binary or its flags have changed"
+    stop "$name"
+  fi
+  mkdir -p "$group" "$run/pids" "$logs"
+  echo "$wanted" >"$run/pids/$name.command"
+  (
+    # Nothing of the caller's stays open in a component: not its locks, not its pipes.
+    for descriptor in "/proc/$BASHPID/fd"/*; do
+      descriptor=${descriptor##*/}
+      [ "$descriptor" -le 2 ] || eval "exec $descriptor>&-"
+    done
+    echo "$BASHPID" >"$group/cgroup.procs"
+    echo "$BASHPID" >"$run/pids/$name"
+    exec setsid env -i HOME="$cluster" PATH="$tools:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+      "$@" </dev/null >>"$logs/$name.log" 2>&1
+  ) &
+}
+
+# stop NAME [SIGNAL]: and waits; a component that takes more than 10 s is killed.
+stop() {
+  local name=$1 signal=${2:-TERM} pid deadline=$((SECONDS + 10))
+  pid=$(pid "$name") || return 0
+  kill "-$signal" "$pid" 2>/dev/null || return 0
+  while pid "$name" >/dev/null; do
+    [ $SECONDS -lt $deadline ] || kill -KILL "$pid" 2>/dev/null || true
+    sleep 0.05
+  done
+}
+
+# every_pid: all processes of the cluster: components, shims and those in containers.
+every_pid() {
+  [ ! -d "$cgroups/pids/$cgroup" ] || find "$cgroups/pids/$cgroup" -name cgroup.procs -exec cat {} + 2>/dev/null
+}
+
+# stop_everything: the kubelet first, so that nothing is started again. The cluster's data goes, so
+# nothing needs an orderly end: killed until none is left, for a process may be just being born.
+stop_everything() {
+  local pids deadline=$((SECONDS + 30))
+  stop kubelet
+  while pids=$(every_pid) && [ -n "$pids" ]; do
+    [ $SECONDS -lt $deadline ] || fail "these processes do not end: $pids"
+    # shellcheck disable=SC2086
+    kill -KILL $pids 2>/dev/null || true
+    sleep 0.05
+  done
+}
+
+# why NAME: the end of a component's log, for an error message.
+why() {
+  pid "$1" >/dev/null || echo "cluster: $1 has ended." >&2
+  echo "cluster: the end of $logs/$1.log:" >&2
+  tail -n 15 "$logs/$1.log" >&2
+}
