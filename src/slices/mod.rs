@@ -1,1 +1,6 @@
 //! ResourceSlices: what pools mean, packing devices into slices, diffing (pure); publishing and watching (IO).
+
+pub mod diff;
+pub mod pack;
+pub mod quantity;
+pub mod same;
