@@ -1,3 +1,4 @@
 //! The kubelet's side: registration, DRA service, checkpoint, CDI, NRI. Knows no kind of device, only `drivers::Driver`. IO at the edge.
 
 pub mod grants;
+pub mod nri;

@@ -1,0 +1,362 @@
+//! What every container should have, and which must be changed for it. Pure.
+//!
+//! A container with a claim has its grant, whatever else is asked for. A container without one is kept to the share that
+//! is left, and what it had before is remembered: that is what it is given back when nothing is claimed any more, and then
+//! it is left alone. A container that somebody else keeps to fewer CPUs (the kubelet's static CPU manager) is never
+//! widened: it gets what is in both sets, and if that is nothing, it keeps what it had.
+//!
+//! A container whose claim is refused is not created. One that is refused while it runs (its claim was unprepared, or the
+//! checkpoint lost) is left alone: to move it could only take it from or put it on CPUs that are not its own.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::placement::Placement;
+use crate::host::cpuset::CpuSet;
+
+/// What a container is to this driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It uses claims, and gets this.
+    Claim(Placement),
+    /// It uses none.
+    Free,
+    /// It runs with a claim that cannot be honoured.
+    Refused,
+}
+
+/// A container that the runtime has, as it told at synchronisation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Observed {
+    pub id: String,
+    pub usage: Use,
+    /// What it has; `None` if that cannot be read.
+    pub placement: Option<Placement>,
+}
+
+/// What is remembered of a container that is kept to less than it had, over restarts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// What it had before.
+    pub before: Placement,
+    /// What it may have been given since: found with anything else, it has that from somebody else.
+    pub given: Vec<Placement>,
+}
+
+/// A change to one container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub id: String,
+    pub placement: Arc<Placement>,
+}
+
+#[derive(Debug)]
+struct Known {
+    usage: Use,
+    /// What it has without us.
+    before: Arc<Placement>,
+    /// What it has now, as far as the runtime confirmed.
+    has: Arc<Placement>,
+    /// What the runtime was asked to give it and has not confirmed.
+    asked: Option<Arc<Placement>>,
+    /// The runtime can find it: before that, an update of it would be lost without a word.
+    updatable: bool,
+    /// To be given its placement even if it seems to have it.
+    reassert: bool,
+    /// Updates of several failed, so it is tried alone; then it failed alone, and is not tried until later.
+    attempts: Attempts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempts {
+    WithOthers,
+    Alone,
+    Failed,
+}
+
+/// All containers of the runtime.
+#[derive(Debug, Default)]
+pub(super) struct Containers {
+    known: HashMap<String, Known>,
+    /// What those without a claim are kept to; `None` lifts it.
+    share: Option<Placement>,
+    /// All there is on the host.
+    everything: Placement,
+    /// Those that lack something and can be updated. May name some that do not any more.
+    queue: VecDeque<String>,
+}
+
+impl Containers {
+    /// The containers that exist, in place of all that was known.
+    pub fn synchronize(
+        observed: impl IntoIterator<Item = Observed>,
+        kept: &HashMap<String, Kept>,
+        share: Option<Placement>,
+        everything: Placement,
+    ) -> Self {
+        // Most containers have the same placement: it is kept once.
+        let mut last = Arc::new(Placement::default());
+        let mut known = HashMap::new();
+        for Observed { id, mut usage, placement } in observed {
+            let has = match placement {
+                Some(placement) if *last == placement => Arc::clone(&last),
+                Some(placement) => {
+                    last = Arc::new(placement);
+                    Arc::clone(&last)
+                }
+                None => {
+                    if usage == Use::Free {
+                        usage = Use::Refused;
+                    }
+                    Arc::default()
+                }
+            };
+            let before = match kept.get(&id) {
+                Some(kept) if usage == Use::Free && kept.given.contains(&has) => Arc::new(kept.before.clone()),
+                _ => Arc::clone(&has),
+            };
+            let reassert = matches!(usage, Use::Claim(_));
+            let attempts = Attempts::WithOthers;
+            known.insert(id, Known { usage, before, has, asked: None, updatable: true, reassert, attempts });
+        }
+        let mut containers = Self { known, share, everything, queue: VecDeque::new() };
+        containers.requeue();
+        containers
+    }
+
+    /// What those without a claim are kept to from now on. `None` gives all back.
+    pub fn keep_others_to(&mut self, share: Option<Placement>, everything: Placement) {
+        if (&share, &everything) == (&self.share, &self.everything) {
+            return;
+        }
+        (self.share, self.everything) = (share, everything);
+        for known in self.known.values_mut() {
+            known.attempts = Attempts::WithOthers;
+        }
+        self.requeue();
+    }
+
+    /// A container is about to be created: what must be different from what it would have.
+    pub fn create(&mut self, id: &str, usage: Use, would_have: Placement) -> Option<Placement> {
+        let mut known = Known {
+            usage,
+            before: Arc::new(would_have.clone()),
+            has: Arc::new(would_have),
+            asked: None,
+            updatable: false,
+            reassert: false,
+            attempts: Attempts::WithOthers,
+        };
+        let change = Some(self.wanted(&known)).filter(|wanted| known.has.lacks(wanted));
+        known.asked = change.as_ref().map(|change| Arc::new(known.has.after(change)));
+        self.known.insert(id.to_owned(), known);
+        change
+    }
+
+    /// Something else asks for a container to be changed: what it gets instead, if that must be different.
+    pub fn update(&mut self, id: &str, requested: &Placement) -> Option<Placement> {
+        let mut known = self.known.remove(id)?;
+        if known.usage == Use::Free {
+            known.before = Arc::new(known.before.after(requested));
+        }
+        let wanted = self.wanted(&known);
+        // What is not asked for stays as it is, and that is brought in order elsewhere.
+        let instead = |requested: &CpuSet, wanted: CpuSet| if requested.is_empty() { CpuSet::new() } else { wanted };
+        let instead = Placement {
+            cpus: instead(&requested.cpus, wanted.cpus),
+            memory_nodes: instead(&requested.memory_nodes, wanted.memory_nodes),
+        };
+        known.asked = Some(Arc::new(known.has.after(requested).after(&instead)));
+        self.known.insert(id.to_owned(), known);
+        Some(instead).filter(|instead| requested.lacks(instead))
+    }
+
+    /// The runtime says what a container has, after it was created or changed.
+    pub fn observe(&mut self, id: &str, placement: Option<Placement>) {
+        let Some(known) = self.known.get_mut(id) else { return };
+        let asked = known.asked.take();
+        known.updatable = true;
+        if let Some(has) = placement.map(Arc::new).or(asked) {
+            known.has = has;
+        }
+        if self.is_due(id) {
+            self.queue.push_back(id.to_owned());
+        }
+    }
+
+    /// A container is no more.
+    pub fn forget(&mut self, id: &str) {
+        self.known.remove(id);
+    }
+
+    /// The next changes to ask the runtime for, at most `limit`. Those of claims come first.
+    pub fn next_changes(&mut self, limit: usize) -> Vec<Change> {
+        let mut changes: Vec<Change> = Vec::new();
+        while changes.len() < limit {
+            let Some(id) = self.queue.pop_front() else { break };
+            if !self.is_due(&id) || changes.iter().any(|change| change.id == id) {
+                continue;
+            }
+            let Some(known) = self.known.get(&id) else { continue };
+            let alone = known.attempts == Attempts::Alone;
+            if alone && !changes.is_empty() {
+                self.queue.push_front(id);
+                break;
+            }
+            let placement = known.has.after(&self.wanted(known));
+            let placement = match changes.last() {
+                Some(Change { placement: last, .. }) if **last == placement => Arc::clone(last),
+                _ => Arc::new(placement),
+            };
+            if let Some(known) = self.known.get_mut(&id) {
+                known.asked = Some(Arc::clone(&placement));
+            }
+            changes.push(Change { id, placement });
+            if alone {
+                break;
+            }
+        }
+        changes
+    }
+
+    /// All changes that the runtime has not confirmed, for containers other than `except`.
+    pub fn outstanding(&self, except: &str) -> Vec<Change> {
+        let lacking = self
+            .known
+            .iter()
+            .filter(|(id, known)| known.updatable && id.as_str() != except && known.has.lacks(&self.wanted(known)));
+        lacking
+            .map(|(id, known)| Change { id: id.clone(), placement: Arc::new(known.has.after(&self.wanted(known))) })
+            .collect()
+    }
+
+    /// The runtime made these changes.
+    pub fn confirm(&mut self, changes: &[Change]) {
+        for Change { id, placement } in changes {
+            let Some(known) = self.known.get_mut(id) else { continue };
+            if known.asked.take_if(|asked| Arc::ptr_eq(asked, placement)).is_none() {
+                continue;
+            }
+            known.has = Arc::clone(placement);
+            known.reassert = false;
+            known.attempts = Attempts::WithOthers;
+            if self.is_due(id) {
+                self.queue.push_back(id.clone());
+            } else if self.share.is_none() {
+                // Given back. From here on it is as if it had never been touched.
+                self.release(id);
+            }
+        }
+    }
+
+    fn release(&mut self, id: &str) {
+        if let Some(known) = self.known.get_mut(id).filter(|known| known.usage == Use::Free) {
+            known.has = Arc::clone(&known.before);
+        }
+    }
+
+    /// The runtime failed to make some of these changes; it does not say which. True when that is known now: it was one.
+    pub fn fail(&mut self, changes: &[Change]) -> bool {
+        let alone = changes.len() == 1;
+        for Change { id, .. } in changes {
+            let Some(known) = self.known.get_mut(id) else { continue };
+            known.attempts = if alone { Attempts::Failed } else { Attempts::Alone };
+            if !alone {
+                self.queue.push_front(id.clone());
+            }
+        }
+        alone
+    }
+
+    /// Tries again what failed.
+    pub fn retry(&mut self) {
+        for known in self.known.values_mut() {
+            known.attempts = Attempts::WithOthers;
+        }
+        self.requeue();
+    }
+
+    /// Containers that could not be brought to what they should have.
+    pub fn failed(&self) -> usize {
+        self.known.values().filter(|known| known.attempts == Attempts::Failed).count()
+    }
+
+    /// Whether every container has what it should, save those that failed.
+    pub fn settled(&self) -> bool {
+        self.known.values().all(|known| known.attempts == Attempts::Failed || !self.is_lacking(known))
+    }
+
+    /// What must survive a restart: the containers that have, or may soon have, something else than before.
+    pub fn kept(&self) -> impl Iterator<Item = (&str, Kept)> {
+        self.known.iter().filter(|(_, known)| known.usage == Use::Free).filter_map(|(id, known)| {
+            let before = &*known.before;
+            let mut given = vec![(*known.has).clone(), known.has.after(&self.wanted(known))];
+            given.extend(known.asked.as_deref().cloned());
+            given.retain(|given| given != before);
+            given.dedup();
+            (!given.is_empty()).then(|| (id.as_str(), Kept { before: before.clone(), given }))
+        })
+    }
+
+    /// Those that lack something, with claims first.
+    fn requeue(&mut self) {
+        let (claims, free): (Vec<_>, Vec<_>) = self
+            .known
+            .iter()
+            .filter(|(_, known)| known.updatable && self.is_lacking(known))
+            .partition(|(_, known)| known.usage != Use::Free);
+        self.queue = claims.into_iter().chain(free).map(|(id, _)| id.clone()).collect();
+    }
+
+    /// Whether a container is to be changed now.
+    fn is_due(&self, id: &str) -> bool {
+        self.known
+            .get(id)
+            .is_some_and(|known| known.updatable && known.attempts != Attempts::Failed && self.is_lacking(known))
+    }
+
+    fn is_lacking(&self, known: &Known) -> bool {
+        // One that is being created will have what was asked for it.
+        let has = known.asked.as_ref().filter(|_| !known.updatable).unwrap_or(&known.has);
+        known.reassert || has.lacks(&self.wanted(known))
+    }
+
+    /// What a container should have.
+    fn wanted(&self, known: &Known) -> Placement {
+        match &known.usage {
+            Use::Claim(placement) => placement.clone(),
+            Use::Refused => Placement::default(),
+            Use::Free => {
+                let nothing = Placement::default();
+                let share = self.share.as_ref().unwrap_or(&nothing);
+                let (before, has, everything) = (&known.before, &known.has, &self.everything);
+                Placement {
+                    cpus: without_claim(&before.cpus, &share.cpus, &has.cpus, &everything.cpus),
+                    memory_nodes: without_claim(
+                        &before.memory_nodes,
+                        &share.memory_nodes,
+                        &has.memory_nodes,
+                        &everything.memory_nodes,
+                    ),
+                }
+            }
+        }
+    }
+}
+
+/// What a container without a claim should have.
+fn without_claim(before: &CpuSet, share: &CpuSet, has: &CpuSet, everything: &CpuSet) -> CpuSet {
+    let both = before.intersection(share);
+    match (before.is_empty(), share.is_empty()) {
+        (true, false) => share.clone(),
+        (false, false) if !both.is_empty() => both,
+        (false, _) => before.clone(),
+        // Never touched.
+        (true, true) if has.is_empty() => CpuSet::new(),
+        (true, true) => everything.clone(),
+    }
+}

@@ -1,0 +1,64 @@
+//! Where a container may run: its CPUs and its memory nodes. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use super::messages::{Container, LinuxCpu, LinuxResources};
+use crate::{
+    drivers::Grant,
+    host::cpuset::{CpuSet, CpuSetError},
+};
+
+/// Where a container may run. An empty set says nothing: no change where it is asked for, what the pod has where it is
+/// told. (There is no way in NRI to say "everything": a container that is given back all CPUs gets them listed.)
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Placement {
+    /// CPUs.
+    #[serde(skip_serializing_if = "CpuSet::is_empty")]
+    pub cpus: CpuSet,
+    /// NUMA nodes whose memory may be used.
+    #[serde(skip_serializing_if = "CpuSet::is_empty")]
+    pub memory_nodes: CpuSet,
+}
+
+impl Placement {
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        self.cpus.is_empty() && self.memory_nodes.is_empty()
+    }
+
+    /// Whether a container that has `self` must be changed to have `wanted`.
+    pub(super) fn lacks(&self, wanted: &Self) -> bool {
+        let lacks = |has: &CpuSet, wanted: &CpuSet| !wanted.is_empty() && wanted != has;
+        lacks(&self.cpus, &wanted.cpus) || lacks(&self.memory_nodes, &wanted.memory_nodes)
+    }
+
+    /// What a container that has `self` has after `change`.
+    #[must_use]
+    pub(super) fn after(&self, change: &Self) -> Self {
+        let after = |has: &CpuSet, change: &CpuSet| if change.is_empty() { has.clone() } else { change.clone() };
+        Self { cpus: after(&self.cpus, &change.cpus), memory_nodes: after(&self.memory_nodes, &change.memory_nodes) }
+    }
+
+    /// What the runtime says of cpusets, or the list that nobody can read.
+    pub(super) fn of_resources(resources: Option<&LinuxResources>) -> Result<Self, CpuSetError> {
+        let Some(cpu) = resources.and_then(|resources| resources.cpu.as_ref()) else { return Ok(Self::default()) };
+        Ok(Self { cpus: cpu.cpus.parse()?, memory_nodes: cpu.mems.parse()? })
+    }
+
+    /// What the runtime says a container has.
+    pub(super) fn of_container(container: &Container) -> Result<Self, CpuSetError> {
+        Self::of_resources(container.linux.as_ref().and_then(|linux| linux.resources.as_ref()))
+    }
+
+    /// As the runtime is told.
+    pub(super) fn resources(&self) -> LinuxResources {
+        LinuxResources { cpu: Some(LinuxCpu { cpus: self.cpus.to_string(), mems: self.memory_nodes.to_string() }) }
+    }
+}
+
+impl From<Grant> for Placement {
+    fn from(grant: Grant) -> Self {
+        Self { cpus: grant.cpus, memory_nodes: grant.memory_nodes }
+    }
+}

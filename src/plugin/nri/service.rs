@@ -1,0 +1,227 @@
+//! What the runtime is answered. Pure: prepared claims are looked up in memory.
+
+use std::{collections::HashMap, sync::Arc};
+
+use prost::{Message, bytes::Bytes};
+
+use super::{
+    containers::{Change, Containers, Kept, Observed, Use},
+    messages::{
+        ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, ContainerEvent, ContainerUpdate,
+        CreateContainerRequest, CreateContainerResponse, Empty, Event, LinuxContainerAdjustment, LinuxContainerUpdate,
+        PLUGIN_SERVICE, PodSandbox, StateChangeEvent, SynchronizeRequest, SynchronizeResponse, UpdateContainerRequest,
+        UpdateContainerResponse,
+    },
+    placement::Placement,
+    ttrpc::{Code, Failure},
+};
+use crate::plugin::grants::{ContainerIdentity, Grants};
+
+/// What the runtime is asked to tell. The events after a creation and an update say when a container can be found by an
+/// update, and what it really has.
+const EVENTS: [Event; 6] = [
+    Event::CreateContainer,
+    Event::PostCreateContainer,
+    Event::UpdateContainer,
+    Event::PostUpdateContainer,
+    Event::StopContainer,
+    Event::RemoveContainer,
+];
+
+/// The plugin as the runtime sees it, from one connection to its end.
+pub(super) struct Service {
+    grants: Arc<dyn Grants>,
+    /// What was remembered of containers, for their synchronisation.
+    kept: HashMap<String, Kept>,
+    /// All there is on the host.
+    everything: Placement,
+    arriving: Option<Arriving>,
+    /// All containers, once they were synchronised.
+    pub containers: Option<Containers>,
+    /// What the runtime calls itself.
+    pub runtime: String,
+}
+
+/// What arrived of a synchronisation in several requests. A container's pod may come later than the container.
+#[derive(Default)]
+struct Arriving {
+    pods: HashMap<String, PodSandbox>,
+    containers: Vec<Container>,
+}
+
+impl Service {
+    pub fn new(grants: Arc<dyn Grants>, kept: HashMap<String, Kept>, everything: Placement) -> Self {
+        Self { grants, kept, everything, arriving: None, containers: None, runtime: String::new() }
+    }
+
+    /// Takes over what is claimed now, and what there is on the host. True if there is something to do for it.
+    pub fn refresh(&mut self, everything: Placement) {
+        self.everything = everything;
+        let share = self.grants.remainder().map(Placement::from);
+        if let Some(containers) = &mut self.containers {
+            containers.keep_others_to(share, self.everything.clone());
+        }
+    }
+
+    /// Answers a call.
+    pub fn answer(&mut self, service: &str, method: &str, payload: Bytes) -> Result<Vec<u8>, Failure> {
+        if service != PLUGIN_SERVICE {
+            return Err(Failure::new(Code::Unimplemented, format!("this plugin has no service {service:?}")));
+        }
+        match method {
+            "Configure" => Ok(self.configure(decode(method, payload)?).encode_to_vec()),
+            "Synchronize" => Ok(self.synchronize(decode(method, payload)?).encode_to_vec()),
+            "CreateContainer" => Ok(self.create(decode(method, payload)?)?.encode_to_vec()),
+            "UpdateContainer" => Ok(self.update(decode(method, payload)?).encode_to_vec()),
+            "PostCreateContainer" | "PostUpdateContainer" => {
+                let event: ContainerEvent = decode(method, payload)?;
+                self.exists(event.container.as_ref());
+                Ok(Empty {}.encode_to_vec())
+            }
+            "StopContainer" | "RemoveContainer" => {
+                let event: ContainerEvent = decode(method, payload)?;
+                self.is_gone(event.container.as_ref());
+                Ok(Empty {}.encode_to_vec())
+            }
+            "StateChange" => {
+                let event: StateChangeEvent = decode(method, payload)?;
+                match event.event() {
+                    Event::PostCreateContainer | Event::PostUpdateContainer => self.exists(event.container.as_ref()),
+                    Event::StopContainer | Event::RemoveContainer => self.is_gone(event.container.as_ref()),
+                    _ => {}
+                }
+                Ok(Empty {}.encode_to_vec())
+            }
+            "Shutdown" => Ok(Empty {}.encode_to_vec()),
+            _ => Err(Failure::new(Code::Unimplemented, format!("this plugin has no method {method:?}"))),
+        }
+    }
+
+    fn configure(&mut self, request: ConfigureRequest) -> ConfigureResponse {
+        let ConfigureRequest { runtime_name, runtime_version, nri_version, .. } = request;
+        self.runtime = format!("{runtime_name} {runtime_version} (NRI {nri_version})");
+        ConfigureResponse { events: EVENTS.iter().fold(0, |events, event| events | 1 << (*event as i32 - 1)) }
+    }
+
+    fn synchronize(&mut self, request: SynchronizeRequest) -> SynchronizeResponse {
+        let SynchronizeRequest { pods, containers, more } = request;
+        let mut arriving = self.arriving.take().unwrap_or_default();
+        arriving.pods.extend(pods.into_iter().map(|pod| (pod.id.clone(), pod)));
+        arriving.containers.extend(containers);
+        if more {
+            self.arriving = Some(arriving);
+            return SynchronizeResponse { update: Vec::new(), more: true };
+        }
+        let share = self.grants.remainder().map(Placement::from);
+        let observed = arriving.containers.into_iter().map(|container| {
+            let usage = self.usage(arriving.pods.get(&container.pod_sandbox_id), &container);
+            let usage = usage.unwrap_or_else(|refusal| {
+                tracing::warn!("a running container is left alone: {refusal}");
+                Use::Refused
+            });
+            let placement = Placement::of_container(&container)
+                .inspect_err(|error| tracing::warn!(container = container.id, "the runtime's cpuset: {error}"));
+            Observed { id: container.id, usage, placement: placement.ok() }
+        });
+        let containers = Containers::synchronize(observed, &self.kept, share, self.everything.clone());
+        self.containers = Some(containers);
+        // Changes go out as calls of our own: the runtime would not tell if one in this answer failed.
+        SynchronizeResponse::default()
+    }
+
+    fn create(&mut self, request: CreateContainerRequest) -> Result<CreateContainerResponse, Failure> {
+        let Some(container) = request.container else {
+            return Err(Failure::new(Code::InvalidArgument, "CreateContainer without a container"));
+        };
+        let refused = |why: String| {
+            tracing::warn!("a container is not created: {why}");
+            Failure::new(Code::FailedPrecondition, why)
+        };
+        let usage = self.usage(request.pod.as_ref(), &container).map_err(refused)?;
+        let would_have = match (&usage, Placement::of_container(&container)) {
+            (_, Ok(placement)) => placement,
+            (Use::Claim(_), Err(_)) => Placement::default(),
+            (_, Err(error)) => return Err(refused(format!("container {:?}: {error}", container.name))),
+        };
+        let Some(containers) = &mut self.containers else {
+            return Err(refused("CreateContainer came before Synchronize".to_owned()));
+        };
+        let has_claim = matches!(usage, Use::Claim(_));
+        let change = containers.create(&container.id, usage, would_have);
+        // Others leave the CPUs of a claim before its container starts, at the latest.
+        let others = if has_claim { containers.outstanding(&container.id) } else { Vec::new() };
+        Ok(CreateContainerResponse {
+            adjust: change.map(|placement| ContainerAdjustment {
+                linux: Some(LinuxContainerAdjustment { resources: Some(placement.resources()) }),
+            }),
+            update: others.iter().map(|change| update(change, true)).collect(),
+        })
+    }
+
+    fn update(&mut self, request: UpdateContainerRequest) -> UpdateContainerResponse {
+        let (Some(container), Some(containers)) = (request.container, &mut self.containers) else {
+            return UpdateContainerResponse::default();
+        };
+        let requested = match Placement::of_resources(request.linux_resources.as_ref()) {
+            Ok(requested) => requested,
+            Err(error) => {
+                tracing::warn!(container = container.id, "an update's cpuset: {error}");
+                return UpdateContainerResponse::default();
+            }
+        };
+        let change = containers.update(&container.id, &requested).map(Arc::new);
+        UpdateContainerResponse {
+            update: change
+                .map(|placement| update(&Change { id: container.id, placement }, false))
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    fn exists(&mut self, container: Option<&Container>) {
+        if let (Some(container), Some(containers)) = (container, &mut self.containers) {
+            containers.observe(&container.id, Placement::of_container(container).ok());
+        }
+    }
+
+    fn is_gone(&mut self, container: Option<&Container>) {
+        if let (Some(container), Some(containers)) = (container, &mut self.containers) {
+            containers.forget(&container.id);
+        }
+    }
+
+    fn usage(&self, pod: Option<&PodSandbox>, container: &Container) -> Result<Use, String> {
+        let cdi_devices: Vec<String> = container.cdi_devices.iter().map(|device| device.name.clone()).collect();
+        let identity = ContainerIdentity {
+            pod_uid: pod.map_or("", |pod| &pod.uid),
+            pod_namespace: pod.map_or("", |pod| &pod.namespace),
+            pod_name: pod.map_or("", |pod| &pod.name),
+            container_name: &container.name,
+            env: &container.env,
+            cdi_devices: &cdi_devices,
+        };
+        match self.grants.of_container(&identity) {
+            Ok(None) => Ok(Use::Free),
+            Ok(Some(grant)) if grant.cpus.is_empty() && grant.memory_nodes.is_empty() => Err(format!(
+                "container {:?} of pod {}/{} has a claim that brings neither CPUs nor memory nodes: it would run anywhere; \
+                 delete the pod, and see the claim's devices and parameters",
+                container.name, identity.pod_namespace, identity.pod_name
+            )),
+            Ok(Some(grant)) => Ok(Use::Claim(grant.into())),
+            Err(refusal) => Err(refusal.to_string()),
+        }
+    }
+}
+
+/// A change as the runtime is told.
+pub(super) fn update(change: &Change, ignore_failure: bool) -> ContainerUpdate {
+    ContainerUpdate {
+        container_id: change.id.clone(),
+        linux: Some(LinuxContainerUpdate { resources: Some(change.placement.resources()) }),
+        ignore_failure,
+    }
+}
+
+fn decode<M: Message + Default>(method: &str, payload: Bytes) -> Result<M, Failure> {
+    M::decode(payload).map_err(|error| Failure::new(Code::InvalidArgument, format!("{method}: {error}")))
+}

@@ -1,0 +1,304 @@
+//! Keeping connected to the runtime, and asking it for what containers lack. IO: the runtime's socket, the state
+//! directory, and the host's lists of what is online.
+
+use std::{
+    convert::Infallible,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    connection::{Connection, ConnectionError},
+    containers::Change,
+    kept::KeptFile,
+    messages::{RegisterPluginRequest, UpdateContainersRequest},
+    placement::Placement,
+    service::{Service, update},
+    ttrpc::{Failure, Incoming},
+};
+use crate::plugin::grants::{Grants, NriStatus};
+
+/// The NRI version whose messages these are.
+const NRI_VERSION: &str = "v0.12.3";
+
+/// Where in the row of plugins: late, so that what others change at a creation is seen.
+const PLUGIN_INDEX: &str = "90";
+
+/// From connecting to the end of Synchronize. The runtime lets plugins in one at a time, each with its own timeouts.
+const SYNCHRONIZE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The runtime changes one container after the other (some 30 ms each), and nothing else of NRI meanwhile.
+const UPDATE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// How many containers are changed in one call: few, because no container is created meanwhile.
+const BATCH: usize = 16;
+
+/// When a container that could not be changed is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Nothing is waited for but events.
+const IDLE: Duration = Duration::from_hours(1);
+
+/// Between attempts to connect. Short: until the runtime has its plugin back, pods start without it.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// What the connection to the runtime needs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The runtime's NRI socket.
+    pub socket: PathBuf,
+    /// What the plugin calls itself in NRI: the driver's name.
+    pub plugin_name: String,
+    /// Where to remember what containers had before they were kept off claimed CPUs.
+    pub state_dir: PathBuf,
+    /// Under which the host's sysfs is.
+    pub host_root: PathBuf,
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+enum SessionError {
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error("the runtime refused the plugin: {0}")]
+    Refused(String),
+    #[error("the runtime did not configure and synchronise the plugin within {SYNCHRONIZE_TIMEOUT:?}")]
+    NotSynchronized,
+    #[error("the runtime did not answer UpdateContainers within {UPDATE_TIMEOUT:?}")]
+    NotUpdated,
+}
+
+/// Keeps containers where they belong, until it is dropped: then the connection is closed, and the containers stay as
+/// they are.
+pub async fn run(settings: Settings, grants: Arc<dyn Grants>, status: watch::Sender<NriStatus>) -> Infallible {
+    let mut kept = KeptFile::new(settings.state_dir.join("nri.json"));
+    let mut backoff = BACKOFF.0;
+    let mut last_problem = String::new();
+    loop {
+        let Err(error) = serve(&settings, &grants, &status, &mut kept).await;
+        let problem = error.to_string();
+        let was_connected = status.borrow().connected;
+        if was_connected {
+            backoff = BACKOFF.0;
+        }
+        if was_connected || problem != last_problem {
+            tracing::warn!(socket = %settings.socket.display(), "NRI: {problem}; connecting again");
+        }
+        status.send_modify(|status| {
+            status.connected = false;
+            status.reconnects += u64::from(was_connected);
+            status.problem = Some(problem.clone());
+        });
+        last_problem = problem;
+        sleep(backoff).await;
+        backoff = (backoff * 2).min(BACKOFF.1);
+    }
+}
+
+/// One connection, until it ends.
+async fn serve(
+    settings: &Settings,
+    grants: &Arc<dyn Grants>,
+    status: &watch::Sender<NriStatus>,
+    kept: &mut KeptFile,
+) -> Result<Infallible, SessionError> {
+    let mut connection = Connection::open(&settings.socket).await?;
+    let registration = RegisterPluginRequest {
+        plugin_name: settings.plugin_name.clone(),
+        plugin_idx: PLUGIN_INDEX.to_owned(),
+        nri_version: NRI_VERSION.to_owned(),
+    };
+    let registering = connection.call("RegisterPlugin", &registration).await?;
+    let mut changes = grants.changes();
+    let mut session = Session {
+        settings,
+        status,
+        kept,
+        state: *changes.borrow_and_update(),
+        grants: Arc::clone(grants),
+        service: Service::new(Arc::clone(grants), kept_before(settings), everything(&settings.host_root)),
+        in_flight: None,
+        retry_at: None,
+        last_failure: String::new(),
+        all_claimed: false,
+    };
+    let deadline = Instant::now() + SYNCHRONIZE_TIMEOUT;
+    let mut grants_live = true;
+    loop {
+        let synchronized = session.service.containers.is_some();
+        if synchronized {
+            session.ask(&mut connection).await?;
+            session.report();
+        }
+        let (timer, expired) = match (&session.in_flight, session.retry_at) {
+            _ if !synchronized => (deadline, Some(SessionError::NotSynchronized)),
+            (Some(in_flight), _) => (in_flight.deadline, Some(SessionError::NotUpdated)),
+            (None, Some(retry_at)) => (retry_at, None),
+            (None, None) => (Instant::now() + IDLE, None),
+        };
+        tokio::select! {
+            incoming = connection.receive() => match incoming? {
+                Incoming::Call { stream, service, method, payload } => {
+                    let answer = session.answer(&service, &method, payload);
+                    connection.answer(stream, answer).await?;
+                }
+                Incoming::Answer { stream, result } if stream == registering => {
+                    result.map_err(|failure| SessionError::Refused(failure.message))?;
+                }
+                Incoming::Answer { stream, result } => session.answered(stream, result),
+            },
+            news = changes.changed(), if grants_live => match news {
+                Ok(()) => {
+                    session.state = *changes.borrow_and_update();
+                    session.refresh();
+                }
+                Err(_) => grants_live = false,
+            },
+            () = sleep_until(timer) => match expired {
+                Some(error) => return Err(error),
+                None => session.retry(),
+            },
+        }
+    }
+}
+
+/// One connection's state.
+struct Session<'a> {
+    settings: &'a Settings,
+    status: &'a watch::Sender<NriStatus>,
+    kept: &'a mut KeptFile,
+    grants: Arc<dyn Grants>,
+    service: Service,
+    /// The number of the state of the claims that containers are being brought to.
+    state: u64,
+    /// The call that the runtime has not answered yet. One at a time: changes that come meanwhile are made together.
+    in_flight: Option<InFlight>,
+    retry_at: Option<Instant>,
+    last_failure: String,
+    /// Whether nothing is left for containers without a claim.
+    all_claimed: bool,
+}
+
+struct InFlight {
+    stream: u32,
+    changes: Vec<Change>,
+    deadline: Instant,
+}
+
+impl Session<'_> {
+    fn answer(&mut self, service: &str, method: &str, payload: prost::bytes::Bytes) -> Result<Vec<u8>, Failure> {
+        if method == "CreateContainer" {
+            // What was prepared for it may be newer than the last change that was seen.
+            self.refresh();
+        }
+        let answer = self.service.answer(service, method, payload);
+        tracing::debug!(method, refused = answer.as_ref().err().map(|failure| &failure.message), "NRI call");
+        if let (Some(containers), "Synchronize" | "CreateContainer" | "UpdateContainer") =
+            (&self.service.containers, method)
+        {
+            self.kept.save(containers);
+        }
+        if method == "Synchronize" && self.service.containers.is_some() {
+            tracing::info!(runtime = self.service.runtime, "NRI: synchronised");
+        }
+        answer
+    }
+
+    /// Takes over what is claimed now.
+    fn refresh(&mut self) {
+        let all_claimed = self.grants.remainder().is_some_and(|share| Placement::from(share).is_empty());
+        if all_claimed && !self.all_claimed {
+            tracing::warn!(
+                "everything is claimed: containers without a claim run on all CPUs, those of claims too; keep some back \
+                 with reservedCPUs"
+            );
+        }
+        self.all_claimed = all_claimed;
+        self.service.refresh(everything(&self.settings.host_root));
+        if let Some(containers) = &self.service.containers {
+            self.kept.save(containers);
+        }
+    }
+
+    /// Asks the runtime for the next changes, unless it has not answered the last.
+    async fn ask(&mut self, connection: &mut Connection) -> Result<(), ConnectionError> {
+        let (Some(containers), None) = (&mut self.service.containers, &self.in_flight) else { return Ok(()) };
+        let changes = containers.next_changes(BATCH);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let request = UpdateContainersRequest { update: changes.iter().map(|change| update(change, false)).collect() };
+        let stream = connection.call("UpdateContainers", &request).await?;
+        self.in_flight = Some(InFlight { stream, changes, deadline: Instant::now() + UPDATE_TIMEOUT });
+        Ok(())
+    }
+
+    /// The runtime answered a call.
+    fn answered(&mut self, stream: u32, result: Result<prost::bytes::Bytes, Failure>) {
+        let (Some(containers), Some(InFlight { changes, .. })) =
+            (&mut self.service.containers, self.in_flight.take_if(|in_flight| in_flight.stream == stream))
+        else {
+            return;
+        };
+        match result {
+            Ok(_) => containers.confirm(&changes),
+            Err(failure) => {
+                if containers.fail(&changes) {
+                    let id = changes.first().map_or("", |change| &change.id);
+                    tracing::warn!(container = id, "a container cannot be moved: {}", failure.message);
+                    self.last_failure = format!("container {id}: {}", failure.message);
+                    self.retry_at = Some(Instant::now() + RETRY);
+                }
+            }
+        }
+    }
+
+    fn retry(&mut self) {
+        if let (Some(containers), Some(_)) = (&mut self.service.containers, self.retry_at.take()) {
+            containers.retry();
+        }
+    }
+
+    /// Says how far it is.
+    fn report(&mut self) {
+        let Some(containers) = &self.service.containers else { return };
+        let failed = containers.failed();
+        let problem = match (failed, self.all_claimed) {
+            (0, false) => None,
+            (0, true) => Some("everything is claimed: containers without a claim run on claimed CPUs".to_owned()),
+            (failed, _) => Some(format!("{failed} containers cannot be moved; the last: {}", self.last_failure)),
+        };
+        let last = self.status.borrow().clone();
+        let settled = (last.applied != self.state && containers.settled()).then_some(self.state);
+        if settled.is_some() {
+            self.kept.save(containers);
+        }
+        let now = NriStatus { connected: true, applied: settled.unwrap_or(last.applied), problem, ..last.clone() };
+        if now != last {
+            self.status.send_replace(now);
+        }
+    }
+}
+
+/// What containers had before, from an earlier run.
+fn kept_before(settings: &Settings) -> std::collections::HashMap<String, super::containers::Kept> {
+    KeptFile::new(settings.state_dir.join("nri.json")).load()
+}
+
+/// All that is online on the host; empty where that cannot be read.
+fn everything(host_root: &Path) -> Placement {
+    let list = |path: &str| {
+        let path = host_root.join(path);
+        let list = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+        list.and_then(|list| list.parse().map_err(|error: crate::host::cpuset::CpuSetError| error.to_string()))
+            .inspect_err(|error| tracing::warn!("{}: {error}", path.display()))
+            .unwrap_or_default()
+    };
+    Placement { cpus: list("sys/devices/system/cpu/online"), memory_nodes: list("sys/devices/system/node/has_memory") }
+}
