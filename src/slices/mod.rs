@@ -2,5 +2,6 @@
 
 pub mod diff;
 pub mod pack;
+pub mod pool;
 pub mod quantity;
 pub mod same;
