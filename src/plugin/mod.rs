@@ -1,4 +1,9 @@
 //! The kubelet's side: registration, DRA service, checkpoint, CDI, NRI. Knows no kind of device, only `drivers::Driver`. IO at the edge.
 
+pub mod allocation;
+pub mod cdi;
+pub mod checkpoint;
+pub mod claims;
 pub mod grants;
 pub mod nri;
+pub mod prepared;

@@ -1,0 +1,232 @@
+//! From a ResourceClaim to what this driver must prepare of it. Pure.
+
+use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim};
+
+use crate::drivers::AllocatedDevice;
+
+/// Which claim the kubelet means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRef {
+    /// The claim's namespace.
+    pub namespace: String,
+    /// The claim's name.
+    pub name: String,
+    /// The claim's UID: a new claim may have an old one's name.
+    pub uid: String,
+}
+
+/// Why a claim cannot be prepared as it is in the API; fails that claim alone.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocationError {
+    /// The claim was deleted and made anew.
+    #[error(
+        "claim {namespace}/{name} now has UID {found:?}, not {wanted:?}: it was deleted and made again; the kubelet asks anew for the pod that uses the new one"
+    )]
+    OtherUid {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+        /// The UID that was asked for.
+        wanted: String,
+        /// The UID that it has.
+        found: String,
+    },
+    /// Nothing is allocated to it.
+    #[error("claim {namespace}/{name} is not allocated: its pod is being scheduled again or is gone")]
+    NotAllocated {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+    },
+    /// No pod may use it.
+    #[error("claim {namespace}/{name} is reserved for nobody: the pod that used it is gone")]
+    NotReserved {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+    },
+    /// Other drivers' devices only.
+    #[error("claim {namespace}/{name} has no device of driver {driver}")]
+    NoDevice {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+        /// This driver.
+        driver: String,
+    },
+    /// A device of another node's pool.
+    #[error(
+        "claim {namespace}/{name} has device {device} of pool {pool:?}, which is not this node's pool {own:?}: the claim is allocated to another node"
+    )]
+    OtherPool {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+        /// The device.
+        device: String,
+        /// The device's pool.
+        pool: String,
+        /// This node's pool.
+        own: String,
+    },
+}
+
+/// This driver's devices of a claim, in the order of the allocation, each with the parameters that apply to it.
+///
+/// `wanted` is what the kubelet asked for, `pool` this node's pool.
+pub fn own_devices(
+    claim: &ResourceClaim,
+    wanted: &ClaimRef,
+    driver: &str,
+    pool: &str,
+) -> Result<Vec<AllocatedDevice>, AllocationError> {
+    let (namespace, name) = (wanted.namespace.clone(), wanted.name.clone());
+    let found = claim.metadata.uid.as_deref().unwrap_or_default();
+    if found != wanted.uid {
+        return Err(AllocationError::OtherUid { namespace, name, wanted: wanted.uid.clone(), found: found.to_owned() });
+    }
+    let Some((status, allocation)) =
+        claim.status.as_ref().and_then(|status| status.allocation.as_ref().map(|allocation| (status, allocation)))
+    else {
+        return Err(AllocationError::NotAllocated { namespace, name });
+    };
+    if status.reserved_for.as_ref().is_none_or(Vec::is_empty) {
+        return Err(AllocationError::NotReserved { namespace, name });
+    }
+    let devices = allocation.devices.as_ref();
+    let configs = devices.and_then(|devices| devices.config.as_deref()).unwrap_or_default();
+    let own: Vec<_> = devices
+        .and_then(|devices| devices.results.as_deref())
+        .unwrap_or_default()
+        .iter()
+        .filter(|result| result.driver == driver)
+        .map(|result| device(result, configs))
+        .collect();
+    if let Some(other) = own.iter().find(|device| device.pool != pool) {
+        return Err(AllocationError::OtherPool {
+            namespace,
+            name,
+            device: other.device.clone(),
+            pool: other.pool.clone(),
+            own: pool.to_owned(),
+        });
+    }
+    if own.is_empty() {
+        return Err(AllocationError::NoDevice { namespace, name, driver: driver.to_owned() });
+    }
+    Ok(own)
+}
+
+fn device(result: &DeviceRequestAllocationResult, configs: &[DeviceAllocationConfiguration]) -> AllocatedDevice {
+    AllocatedDevice {
+        request: base(&result.request).to_owned(),
+        pool: result.pool.clone(),
+        device: result.device.clone(),
+        share_id: result.share_id.clone(),
+        admin_access: result.admin_access.unwrap_or(false),
+        consumed_capacity: result.consumed_capacity.clone().unwrap_or_default(),
+        parameters: parameters(result, configs),
+    }
+}
+
+/// The opaque parameters for one result, the least specific first: those of the class, then those of the claim.
+fn parameters(
+    result: &DeviceRequestAllocationResult,
+    configs: &[DeviceAllocationConfiguration],
+) -> Vec<serde_json::Value> {
+    let of = |from_class: bool| {
+        configs
+            .iter()
+            .filter(move |config| (config.source == "FromClass") == from_class)
+            .filter(|config| applies(config, &result.request))
+            .filter_map(|config| config.opaque.as_ref())
+            .filter(|opaque| opaque.driver == result.driver)
+            .map(|opaque| opaque.parameters.0.clone())
+    };
+    of(true).chain(of(false)).collect()
+}
+
+/// A configuration without requests is for all of them; a request is named whole (`main/big`) or by its base (`main`).
+fn applies(config: &DeviceAllocationConfiguration, request: &str) -> bool {
+    let requests = config.requests.as_deref().unwrap_or_default();
+    requests.is_empty() || requests.iter().any(|named| named == request || named == base(request))
+}
+
+/// `main` of `main/big`: what containers, CDI and the kubelet know a request by.
+fn base(request: &str) -> &str {
+    request.split_once('/').map_or(request, |(base, _)| base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn wanted() -> ClaimRef {
+        ClaimRef { namespace: "apps".into(), name: "cores".into(), uid: "u1".into() }
+    }
+
+    fn claim(allocation: serde_json::Value) -> ResourceClaim {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "apps", "name": "cores", "uid": "u1"},
+            "status": {"allocation": {"devices": allocation}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "p1"}]},
+        }))
+        .unwrap()
+    }
+
+    fn result(driver: &str, request: &str, device: &str) -> serde_json::Value {
+        json!({"driver": driver, "pool": "node-1", "device": device, "request": request})
+    }
+
+    #[test]
+    fn only_own_results_are_taken_and_named_by_their_base_request() {
+        let claim = claim(json!({"results": [
+            result("dra.cpu", "main/big", "core-0-1"), result("gpu.example.com", "gpu", "gpu-0"), result("dra.cpu", "side", "core-0-2"),
+        ]}));
+        let devices = own_devices(&claim, &wanted(), "dra.cpu", "node-1").unwrap();
+        let named: Vec<_> = devices.iter().map(|d| (d.request.as_str(), d.device.as_str())).collect();
+        assert_eq!(named, [("main", "core-0-1"), ("side", "core-0-2")]);
+    }
+
+    #[test]
+    fn parameters_of_the_class_come_before_those_of_the_claim_whatever_the_order_in_the_allocation() {
+        let config = |source: &str, driver: &str, requests: &[&str], n: u32| json!({"source": source, "requests": requests, "opaque": {"driver": driver, "parameters": {"n": n}}});
+        let claim = claim(json!({
+            "results": [result("dra.cpu", "main/big", "core-0-1"), result("dra.cpu", "side", "core-0-2")],
+            "config": [
+                config("FromClaim", "dra.cpu", &[], 1),
+                config("FromClass", "dra.cpu", &["main/big"], 2),
+                config("FromClaim", "dra.cpu", &["main"], 3),
+                config("FromClaim", "dra.cpu", &["main/small"], 4),
+                config("FromClaim", "gpu.example.com", &[], 5),
+                config("FromClass", "dra.cpu", &["side"], 6),
+            ],
+        }));
+        let devices = own_devices(&claim, &wanted(), "dra.cpu", "node-1").unwrap();
+        assert_eq!(devices[0].parameters, [json!({"n": 2}), json!({"n": 1}), json!({"n": 3})]);
+        assert_eq!(devices[1].parameters, [json!({"n": 6}), json!({"n": 1})]);
+    }
+
+    #[test]
+    fn a_claim_that_is_not_this_one_or_not_for_this_node_is_refused_with_the_reason() {
+        let good = claim(json!({"results": [result("dra.cpu", "main", "core-0-1")]}));
+        let refuse = |claim: &ResourceClaim, wanted: &ClaimRef, driver: &str, pool: &str| {
+            own_devices(claim, wanted, driver, pool).unwrap_err().to_string()
+        };
+        let other = ClaimRef { uid: "u0".into(), ..wanted() };
+        assert!(refuse(&good, &other, "dra.cpu", "node-1").contains("\"u1\", not \"u0\""));
+        assert!(refuse(&good, &wanted(), "dra.mem", "node-1").contains("no device of driver dra.mem"));
+        assert!(refuse(&good, &wanted(), "dra.cpu", "node-2").contains("another node"));
+        let mut unreserved = good.clone();
+        unreserved.status.as_mut().unwrap().reserved_for = None;
+        assert!(refuse(&unreserved, &wanted(), "dra.cpu", "node-1").contains("reserved for nobody"));
+        let mut unallocated = good;
+        unallocated.status.as_mut().unwrap().allocation = None;
+        assert!(refuse(&unallocated, &wanted(), "dra.cpu", "node-1").contains("is not allocated"));
+    }
+}

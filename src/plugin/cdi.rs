@@ -1,0 +1,250 @@
+//! What the container runtime injects: one CDI file a claim, one CDI device a request. IO: files in the CDI directory.
+//!
+//! The files can always be made again from the prepared claims, so they are not synced: a reboot wipes the directory.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde_json::json;
+
+use crate::plugin::prepared::{PreparedClaim, PreparedRequest};
+
+/// The least version that lets a device's name begin with a digit, as a UID may.
+const CDI_VERSION: &str = "0.5.0";
+
+/// A CDI file could not be written, read or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("CDI {what} {path}: {source}; the container runtime gives claims to containers by these files")]
+pub struct CdiError {
+    what: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The CDI files of one driver.
+#[derive(Clone, Debug)]
+pub struct Cdi {
+    directory: PathBuf,
+    driver: String,
+}
+
+impl Cdi {
+    /// The files of `driver` in `directory`.
+    pub fn new(directory: &Path, driver: &str) -> Self {
+        Self { directory: directory.to_owned(), driver: driver.to_owned() }
+    }
+
+    /// Where they are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The full name of a request's CDI device, as the kubelet passes it on: `k8s.dra.cpu/claim=<uid>-<request>`.
+    pub fn device_id(&self, uid: &str, request: &str) -> String {
+        format!("{}={}", self.kind(), device_name(uid, request))
+    }
+
+    /// Writes the claim's file, unless it is there as it should be.
+    pub fn write(&self, claim: &PreparedClaim) -> Result<(), CdiError> {
+        let path = self.path(&claim.uid);
+        let content = self.spec(claim).to_string();
+        if fs::read(&path).is_ok_and(|found| found == content.as_bytes()) {
+            return Ok(());
+        }
+        self.replace(&path, content.as_bytes()).map_err(|source| CdiError { what: "file", path, source })
+    }
+
+    /// Removes the claim's file, if there is one.
+    pub fn remove(&self, uid: &str) -> Result<(), CdiError> {
+        remove(self.path(uid))
+    }
+
+    /// Makes the files those of `claims`: writes what is missing or changed, removes what is left over.
+    pub fn restore<'a>(&self, claims: impl Iterator<Item = &'a PreparedClaim> + Clone) -> Result<(), CdiError> {
+        for claim in claims.clone() {
+            self.write(claim)?;
+        }
+        let wanted: Vec<PathBuf> = claims.map(|claim| self.path(&claim.uid)).collect();
+        self.own_files()?.into_iter().filter(|path| !wanted.contains(path)).try_for_each(remove)
+    }
+
+    /// This driver's files, also those of claims that are not prepared any more.
+    pub fn own_files(&self) -> Result<Vec<PathBuf>, CdiError> {
+        let error = |source| CdiError { what: "directory", path: self.directory.clone(), source };
+        let prefix = self.prefix();
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+            Err(source) => return Err(error(source)),
+        };
+        let mut own = vec![];
+        for entry in entries {
+            let path = entry.map_err(error)?.path();
+            let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            if name.strip_prefix(&prefix).is_some_and(|rest| rest.contains(".json")) {
+                own.push(path);
+            }
+        }
+        Ok(own)
+    }
+
+    fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        // The runtime only looks at names that end in .json or .yaml, so it never sees half a file.
+        let temporary = path.with_extension("json.tmp");
+        match fs::write(&temporary, content) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(&self.directory)?;
+                fs::write(&temporary, content)?;
+            }
+            written => written?,
+        }
+        fs::rename(&temporary, path)
+    }
+
+    fn spec(&self, claim: &PreparedClaim) -> serde_json::Value {
+        let devices: Vec<_> = claim
+            .requests
+            .iter()
+            .map(|request| {
+                json!({
+                    "name": device_name(&claim.uid, &request.name),
+                    "containerEdits": {"env": self.env(claim, request)},
+                })
+            })
+            .collect();
+        json!({"cdiVersion": CDI_VERSION, "kind": self.kind(), "devices": devices})
+    }
+
+    /// The grant's variables and the mark by which NRI knows the container. A container may use several requests, so
+    /// each name ends in the request's: `DRA_CPUSET_MAIN`.
+    fn env(&self, claim: &PreparedClaim, request: &PreparedRequest) -> Vec<String> {
+        let suffix = variable(&request.name);
+        let mark = format!("{}={}", mark_variable(&claim.uid, &request.name), mark(&self.driver, &request.token));
+        let grant = request.grant.env.iter().map(|(name, value)| format!("{name}_{suffix}={value}"));
+        grant.chain([mark]).collect()
+    }
+
+    fn kind(&self) -> String {
+        format!("k8s.{}/claim", self.driver)
+    }
+
+    fn prefix(&self) -> String {
+        format!("k8s.{}-claim_", self.driver)
+    }
+
+    fn path(&self, uid: &str) -> PathBuf {
+        self.directory.join(format!("{}{uid}.json", self.prefix()))
+    }
+}
+
+fn remove(path: PathBuf) -> Result<(), CdiError> {
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CdiError { what: "file", path, source: error }),
+        _ => Ok(()),
+    }
+}
+
+fn device_name(uid: &str, request: &str) -> String {
+    format!("{uid}-{request}")
+}
+
+/// The prefix of the variables that carry a mark.
+const MARK: &str = "DRA_CLAIM_";
+
+/// Unique by claim and request, so that the marks of several do not overwrite one another in one container.
+fn mark_variable(uid: &str, request: &str) -> String {
+    format!("{MARK}{}_{}", variable(uid), variable(request))
+}
+
+fn mark(driver: &str, token: &str) -> String {
+    format!("{driver}/{token}")
+}
+
+/// The token of `driver` that a container's `NAME=value` carries, if it is a mark of this driver.
+pub fn token_of<'a>(driver: &str, variable: &'a str) -> Option<&'a str> {
+    let (_, value) = variable.strip_prefix(MARK)?.split_once('=')?;
+    value.strip_prefix(driver)?.strip_prefix('/')
+}
+
+fn variable(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::Grant;
+
+    fn claim(uid: &str) -> PreparedClaim {
+        let request = |name: &str, cpus: &str| PreparedRequest {
+            name: name.into(),
+            token: format!("token-{name}"),
+            devices: vec![],
+            grant: Grant {
+                cpus: cpus.parse().unwrap(),
+                env: [("DRA_CPUSET".to_owned(), cpus.to_owned())].into(),
+                ..Grant::default()
+            },
+        };
+        PreparedClaim {
+            uid: uid.into(),
+            namespace: "apps".into(),
+            name: "cores".into(),
+            requests: vec![request("main", "1,65"), request("side-car", "2,66")],
+        }
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_claim_is_one_file_with_a_device_for_each_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let cdi = Cdi::new(dir.path(), "dra.cpu");
+        cdi.write(&claim("0a1b")).unwrap();
+        assert_eq!(names(dir.path()), ["k8s.dra.cpu-claim_0a1b.json"]);
+        let text = fs::read_to_string(dir.path().join("k8s.dra.cpu-claim_0a1b.json")).unwrap();
+        let spec: serde_json::Value = serde_json::from_str(&text).unwrap();
+        insta::assert_snapshot!(serde_json::to_string_pretty(&spec).unwrap());
+        assert_eq!(cdi.device_id("0a1b", "side-car"), "k8s.dra.cpu/claim=0a1b-side-car");
+    }
+
+    #[test]
+    fn the_mark_in_the_environment_leads_back_to_the_token_of_this_driver_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let cdi = Cdi::new(dir.path(), "dra.cpu");
+        let claim = claim("0a1b");
+        let env = cdi.env(&claim, &claim.requests[1]);
+        let tokens: Vec<_> = env.iter().filter_map(|variable| token_of("dra.cpu", variable)).collect();
+        assert_eq!(tokens, ["token-side-car"]);
+        assert_eq!(env.iter().find_map(|variable| token_of("dra.cp", variable)), None);
+        assert_eq!(token_of("dra.cpu", "PATH=dra.cpu/token-main"), None);
+    }
+
+    #[test]
+    fn restore_makes_an_emptied_directory_whole_and_clears_left_overs_but_not_others_files() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("cdi");
+        let cdi = Cdi::new(&dir, "dra.cpu");
+        let claims = [claim("a"), claim("b")];
+        cdi.restore(claims.iter()).unwrap();
+        fs::write(dir.join("k8s.dra.cpu-claim_a.json"), "{}").unwrap();
+        fs::remove_file(dir.join("k8s.dra.cpu-claim_b.json")).unwrap();
+        for file in ["k8s.dra.cpu-claim_old.json", "k8s.dra.cpu-claim_old.json.tmp", "nvidia.json"] {
+            fs::write(dir.join(file), "{}").unwrap();
+        }
+        cdi.restore(claims.iter()).unwrap();
+        assert_eq!(names(&dir), ["k8s.dra.cpu-claim_a.json", "k8s.dra.cpu-claim_b.json", "nvidia.json"]);
+        assert!(fs::read_to_string(dir.join("k8s.dra.cpu-claim_a.json")).unwrap().contains("0.5.0"));
+        cdi.remove("a").unwrap();
+        cdi.remove("a").unwrap();
+        assert_eq!(names(&dir), ["k8s.dra.cpu-claim_b.json", "nvidia.json"]);
+    }
+}

@@ -1,0 +1,247 @@
+//! The prepared claims on disk. IO: one file in the state directory.
+//!
+//! A write is atomic and durable: a temporary file is synced and renamed over the old one, then the directory is
+//! synced. What cannot be read is never overwritten: the caller fails closed until a person has mended it.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::plugin::prepared::PreparedClaim;
+
+/// The layout that this version writes. A higher one is another release's: it may hold what is not understood here.
+const VERSION: u64 = 1;
+
+/// Why the checkpoint cannot be read or written. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// It cannot be read.
+    #[error("checkpoint {path} cannot be read: {source}; no claim is prepared or unprepared until it can")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Its content is damaged.
+    #[error(
+        "checkpoint {path} is damaged ({problem}): which claims hold which devices is not known, so no claim is prepared or unprepared on this node; restore the file, or drain the node's pods that use claims of this driver and delete the file"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A later release wrote it.
+    #[error(
+        "checkpoint {path} has version {found}, and this release knows up to {VERSION}: go back to the release that wrote it, or drain the node's pods that use claims of this driver and delete the file"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+    },
+    /// It is gone, while CDI files say that claims are prepared.
+    #[error(
+        "checkpoint {path} is missing, yet {cdi_file} says that claims are prepared: which claims hold which devices is not known, so no claim is prepared or unprepared on this node; restore the checkpoint, or drain the node's pods that use claims of this driver and delete the CDI files"
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// One of the CDI files.
+        cdi_file: PathBuf,
+    },
+    /// It cannot be written.
+    #[error("checkpoint {path} cannot be written: {source}; free or mend its disk, the kubelet tries again")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    version: u64,
+    checksum: String,
+    data: serde_json::Value,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Data<T> {
+    claims: T,
+}
+
+/// The checkpoint file of one driver.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+}
+
+impl Checkpoint {
+    /// The checkpoint in `state_dir`.
+    pub fn within(state_dir: &Path) -> Self {
+        Self { path: state_dir.join("checkpoint.json") }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The prepared claims; `None` when there is no file.
+    pub fn read(&self) -> Result<Option<Vec<PreparedClaim>>, CheckpointError> {
+        let bytes = match fs::read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(CheckpointError::Read { path: self.path.clone(), source }),
+        };
+        let damaged = |problem: String| CheckpointError::Damaged { path: self.path.clone(), problem };
+        let envelope: Envelope = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if envelope.version > VERSION {
+            return Err(CheckpointError::Newer { path: self.path.clone(), found: envelope.version });
+        }
+        let found = checksum(envelope.data.to_string().as_bytes());
+        if found != envelope.checksum {
+            return Err(damaged("its checksum does not match its content".to_owned()));
+        }
+        let data: Data<Vec<PreparedClaim>> =
+            serde_json::from_value(envelope.data).map_err(|error| damaged(error.to_string()))?;
+        Ok(Some(data.claims))
+    }
+
+    /// Writes what [`encode`] made, so that after a return it outlives a crash of the machine, and before it the old
+    /// content does.
+    pub fn write(&self, encoded: &[u8]) -> Result<(), CheckpointError> {
+        self.replace(encoded).map_err(|source| CheckpointError::Write { path: self.path.clone(), source })
+    }
+
+    fn replace(&self, encoded: &[u8]) -> io::Result<()> {
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        let temporary = self.path.with_extension("json.tmp");
+        let mut file = File::create(&temporary)?;
+        file.write_all(encoded)?;
+        file.sync_data()?;
+        fs::rename(&temporary, &self.path)?;
+        File::open(directory)?.sync_all()
+    }
+}
+
+/// The file's content for these claims.
+pub fn encode<'a>(claims: impl Iterator<Item = &'a PreparedClaim>) -> serde_json::Result<Vec<u8>> {
+    // By way of a Value, so that the checksum is over the same text that reading and writing it again gives.
+    let data = serde_json::to_value(Data { claims: claims.collect::<Vec<_>>() })?.to_string();
+    let sum = checksum(data.as_bytes());
+    Ok(format!("{{\"version\":{VERSION},\"checksum\":\"{sum}\",\"data\":{data}}}\n").into_bytes())
+}
+
+fn checksum(data: &[u8]) -> String {
+    use std::fmt::Write;
+    Sha256::digest(data).iter().fold("sha256:".to_owned(), |mut hex, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        drivers::Grant,
+        plugin::prepared::{PreparedDevice, PreparedRequest},
+    };
+
+    fn claims() -> Vec<PreparedClaim> {
+        vec![PreparedClaim {
+            uid: "u1".into(),
+            namespace: "apps".into(),
+            name: "cores".into(),
+            requests: vec![PreparedRequest {
+                name: "main".into(),
+                token: "t".into(),
+                devices: vec![PreparedDevice {
+                    pool: "node-1".into(),
+                    device: "core-0-1".into(),
+                    share_id: None,
+                    admin_access: false,
+                }],
+                grant: Grant {
+                    cpus: "1,65".parse().unwrap(),
+                    env: [("DRA_CPUSET".to_owned(), "1,65".to_owned())].into(),
+                    ..Grant::default()
+                },
+            }],
+        }]
+    }
+
+    fn written(claims: &[PreparedClaim]) -> (tempfile::TempDir, Checkpoint) {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::within(dir.path());
+        checkpoint.write(&encode(claims.iter()).unwrap()).unwrap();
+        (dir, checkpoint)
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let (_dir, checkpoint) = written(&claims());
+        assert_eq!(checkpoint.read().unwrap(), Some(claims()));
+    }
+
+    #[test]
+    fn the_format_on_disk_stays() {
+        let (_dir, checkpoint) = written(&claims());
+        insta::assert_snapshot!(fs::read_to_string(checkpoint.path()).unwrap());
+    }
+
+    #[test]
+    fn no_file_is_no_claims() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Checkpoint::within(dir.path()).read().unwrap(), None);
+    }
+
+    #[test]
+    fn a_checkpoint_cut_anywhere_is_refused() {
+        let (_dir, checkpoint) = written(&claims());
+        let whole = fs::read(checkpoint.path()).unwrap();
+        // The last byte is the newline after the JSON.
+        for length in 0..whole.len() - 1 {
+            fs::write(checkpoint.path(), &whole[..length]).unwrap();
+            let error = checkpoint.read().unwrap_err().to_string();
+            assert!(error.contains("checkpoint.json is damaged") && error.contains("drain the node"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_digit_is_refused_even_where_the_json_stays_well_formed() {
+        let (_dir, checkpoint) = written(&claims());
+        let text = fs::read_to_string(checkpoint.path()).unwrap().replace("1,65\"", "1,66\"");
+        fs::write(checkpoint.path(), text).unwrap();
+        assert!(checkpoint.read().unwrap_err().to_string().contains("checksum"));
+    }
+
+    #[test]
+    fn a_later_version_is_refused_and_not_called_damaged() {
+        let (_dir, checkpoint) = written(&claims());
+        let text = fs::read_to_string(checkpoint.path()).unwrap().replace("\"version\":1", "\"version\":2");
+        fs::write(checkpoint.path(), text).unwrap();
+        assert!(checkpoint.read().unwrap_err().to_string().contains("has version 2"));
+    }
+
+    #[test]
+    fn a_write_that_died_before_its_rename_leaves_the_old_content() {
+        let (dir, checkpoint) = written(&claims());
+        fs::write(dir.path().join("checkpoint.json.tmp"), b"{\"ver").unwrap();
+        assert_eq!(checkpoint.read().unwrap(), Some(claims()));
+        checkpoint.write(&encode([].iter()).unwrap()).unwrap();
+        assert_eq!(checkpoint.read().unwrap(), Some(vec![]));
+    }
+}

@@ -1,0 +1,433 @@
+//! The claims that are prepared on this node, and who may hold what. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    drivers::{AllocatedDevice, Grant},
+    plugin::allocation::ClaimRef,
+};
+
+/// A prepared claim, as the checkpoint keeps it: fields are only ever added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PreparedClaim {
+    /// The claim's UID.
+    pub uid: String,
+    /// The claim's namespace: its token is good in no other.
+    pub namespace: String,
+    /// The claim's name, for messages.
+    pub name: String,
+    /// Its requests that have devices of this driver, in the order of the allocation.
+    pub requests: Vec<PreparedRequest>,
+}
+
+/// One request: what a container that names it gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PreparedRequest {
+    /// The base request's name.
+    pub name: String,
+    /// What a container's environment carries to say that it uses this request. Random: who knows it was given it.
+    pub token: String,
+    /// The devices.
+    pub devices: Vec<PreparedDevice>,
+    /// What the container gets for them.
+    pub grant: Grant,
+}
+
+/// One device of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PreparedDevice {
+    /// Its pool.
+    pub pool: String,
+    /// Its name.
+    pub device: String,
+    /// Which share of it, when several claims may hold one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_id: Option<String>,
+    /// Held by admin access: others may hold it too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub admin_access: bool,
+}
+
+impl PreparedDevice {
+    /// The device of an allocation.
+    pub fn of(device: &AllocatedDevice) -> Self {
+        Self {
+            pool: device.pool.clone(),
+            device: device.device.clone(),
+            share_id: device.share_id.clone(),
+            admin_access: device.admin_access,
+        }
+    }
+
+    /// Whether no two claims may have both.
+    fn excludes(&self, other: &Self) -> bool {
+        let both_shared = self.share_id.is_some() && other.share_id.is_some() && self.share_id != other.share_id;
+        (&self.pool, &self.device) == (&other.pool, &other.device)
+            && !(self.admin_access || other.admin_access || both_shared)
+    }
+}
+
+impl PreparedRequest {
+    /// Whether what it holds is its alone: neither admin access nor a share.
+    fn exclusive(&self) -> bool {
+        self.devices.iter().all(|device| device.share_id.is_none() && !device.admin_access)
+    }
+
+    /// Whether it holds by admin access, which takes nothing from others.
+    fn admin(&self) -> bool {
+        self.devices.iter().all(|device| device.admin_access)
+    }
+}
+
+impl PreparedClaim {
+    /// Whether the claim holds these devices, in this order, for these requests.
+    pub fn holds(&self, devices: &[AllocatedDevice]) -> bool {
+        let mut left = by_request(devices);
+        self.requests.iter().all(|request| {
+            left.remove(request.name.as_str()).is_some_and(|devices| {
+                request.devices.iter().eq(devices.iter().map(PreparedDevice::of).collect::<Vec<_>>().iter())
+            })
+        }) && left.is_empty()
+    }
+}
+
+/// The devices of each base request.
+pub fn by_request(devices: &[AllocatedDevice]) -> BTreeMap<&str, Vec<AllocatedDevice>> {
+    let mut requests: BTreeMap<&str, Vec<AllocatedDevice>> = BTreeMap::new();
+    for device in devices {
+        requests.entry(&device.request).or_default().push(device.clone());
+    }
+    requests
+}
+
+/// Why a claim cannot be taken among the prepared ones.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeldError {
+    /// Another claim has the device.
+    #[error(
+        "device {device} is held by claim {holder} ({uid}), which is still prepared on this node: it is free once that claim's pod is gone; the kubelet tries again"
+    )]
+    Device {
+        /// The device.
+        device: String,
+        /// `namespace/name` of who holds it.
+        holder: String,
+        /// Its UID.
+        uid: String,
+    },
+    /// Another claim has the CPUs, through another device (as after a change of granularity).
+    #[error(
+        "CPUs {cpus} of request {request:?} are held by claim {holder} ({uid}) through another device: they are free once that claim's pod is gone; the kubelet tries again"
+    )]
+    Cpus {
+        /// The request.
+        request: String,
+        /// The CPUs that both have.
+        cpus: String,
+        /// `namespace/name` of who holds them.
+        holder: String,
+        /// Its UID.
+        uid: String,
+    },
+    /// It was unprepared while it was being prepared.
+    #[error("claim {claim} was unprepared while it was being prepared: the pod is gone")]
+    Unprepared {
+        /// `namespace/name`.
+        claim: String,
+    },
+    /// The claim was allocated anew without an Unprepare in between.
+    #[error(
+        "claim {claim} is prepared with other devices than it is now allocated: delete the pod that uses it, so that the kubelet unprepares it first"
+    )]
+    OtherDevices {
+        /// `namespace/name`.
+        claim: String,
+    },
+}
+
+/// When a Prepare came in, to tell whether an Unprepare of its claim came later.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+pub struct Arrival(u64);
+
+/// All prepared claims of this driver on this node.
+#[derive(Debug, Default)]
+pub struct PreparedClaims {
+    claims: BTreeMap<String, PreparedClaim>,
+    /// Token → claim UID and index of the request.
+    tokens: BTreeMap<String, (String, usize)>,
+    /// Counts what changed which claims are prepared.
+    revision: u64,
+    /// Counts arrivals of Prepare and Unprepare.
+    clock: u64,
+    /// Prepares that have not ended.
+    preparing: BTreeSet<u64>,
+    /// Tombstones: when claims were last unprepared, kept while an older Prepare has not ended.
+    unprepared: BTreeMap<String, u64>,
+}
+
+impl PreparedClaims {
+    /// What a checkpoint had.
+    pub fn restored(claims: Vec<PreparedClaim>) -> Self {
+        let mut restored = Self::default();
+        restored.reset(claims);
+        restored
+    }
+
+    /// Forgets what was here for what a checkpoint has.
+    pub fn reset(&mut self, claims: Vec<PreparedClaim>) {
+        self.claims.clear();
+        self.tokens.clear();
+        self.revision += 1;
+        claims.into_iter().for_each(|claim| self.put(claim));
+    }
+
+    /// Grows with every change of what is prepared.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// All of them, by UID.
+    pub fn iter(&self) -> impl Iterator<Item = &PreparedClaim> {
+        self.claims.values()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.claims.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
+    /// The claim with this UID.
+    pub fn get(&self, uid: &str) -> Option<&PreparedClaim> {
+        self.claims.get(uid)
+    }
+
+    /// The claim and request that a token stands for.
+    pub fn by_token(&self, token: &str) -> Option<(&PreparedClaim, &PreparedRequest)> {
+        let (uid, index) = self.tokens.get(token)?;
+        let claim = self.claims.get(uid)?;
+        Some((claim, claim.requests.get(*index)?))
+    }
+
+    /// What is given away: every grant but those of admin access.
+    pub fn held(&self) -> Vec<&Grant> {
+        self.claims
+            .values()
+            .flat_map(|claim| &claim.requests)
+            .filter(|request| !request.admin())
+            .map(|request| &request.grant)
+            .collect()
+    }
+
+    /// Notes that a Prepare begins; [`PreparedClaims::ended`] must follow.
+    pub fn arrives(&mut self) -> Arrival {
+        self.clock += 1;
+        self.preparing.insert(self.clock);
+        Arrival(self.clock)
+    }
+
+    /// Notes that a Prepare has ended, and forgets tombstones that nobody can meet any more.
+    pub fn ended(&mut self, arrival: Arrival) {
+        self.preparing.remove(&arrival.0);
+        let oldest = self.preparing.first().copied().unwrap_or(u64::MAX);
+        self.unprepared.retain(|_, at| *at > oldest);
+    }
+
+    /// The prepared claim, if it is there with these devices. An error when it may not be (again).
+    pub fn find(
+        &self,
+        claim: &ClaimRef,
+        arrival: Arrival,
+        devices: &[AllocatedDevice],
+    ) -> Result<Option<&PreparedClaim>, HeldError> {
+        let named = || format!("{}/{}", claim.namespace, claim.name);
+        if self.unprepared.get(&claim.uid).is_some_and(|at| *at > arrival.0) {
+            return Err(HeldError::Unprepared { claim: named() });
+        }
+        match self.claims.get(&claim.uid) {
+            Some(prepared) if !prepared.holds(devices) => Err(HeldError::OtherDevices { claim: named() }),
+            prepared => Ok(prepared),
+        }
+    }
+
+    /// Takes a claim in, unless another one holds what it wants.
+    pub fn insert(&mut self, claim: PreparedClaim) -> Result<(), HeldError> {
+        for other in self.claims.values().filter(|other| other.uid != claim.uid) {
+            let holder = || (format!("{}/{}", other.namespace, other.name), other.uid.clone());
+            for request in &claim.requests {
+                for held in &other.requests {
+                    let taken =
+                        request.devices.iter().find(|device| held.devices.iter().any(|held| device.excludes(held)));
+                    if let Some(device) = taken {
+                        let (holder, uid) = holder();
+                        return Err(HeldError::Device { device: device.device.clone(), holder, uid });
+                    }
+                    let both = request.grant.cpus.intersection(&held.grant.cpus);
+                    if request.exclusive() && held.exclusive() && !both.is_empty() {
+                        let (holder, uid) = holder();
+                        let (request, cpus) = (request.name.clone(), both.to_string());
+                        return Err(HeldError::Cpus { request, cpus, holder, uid });
+                    }
+                }
+            }
+        }
+        self.put(claim);
+        Ok(())
+    }
+
+    /// Takes a claim out and leaves a tombstone for a Prepare that began before. `None` when it is not there.
+    pub fn remove(&mut self, uid: &str) -> Option<PreparedClaim> {
+        self.clock += 1;
+        if !self.preparing.is_empty() {
+            self.unprepared.insert(uid.to_owned(), self.clock);
+        }
+        let claim = self.claims.remove(uid)?;
+        self.revision += 1;
+        for request in &claim.requests {
+            self.tokens.remove(&request.token);
+        }
+        Some(claim)
+    }
+
+    fn put(&mut self, claim: PreparedClaim) {
+        self.revision += 1;
+        for (index, request) in claim.requests.iter().enumerate() {
+            self.tokens.insert(request.token.clone(), (claim.uid.clone(), index));
+        }
+        self.claims.insert(claim.uid.clone(), claim);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(uid: &str, device: &str, cpus: &str) -> PreparedClaim {
+        PreparedClaim {
+            uid: uid.into(),
+            namespace: "apps".into(),
+            name: format!("claim-{uid}"),
+            requests: vec![PreparedRequest {
+                name: "main".into(),
+                token: format!("token-{uid}"),
+                devices: vec![PreparedDevice {
+                    pool: "node-1".into(),
+                    device: device.into(),
+                    share_id: None,
+                    admin_access: false,
+                }],
+                grant: Grant { cpus: cpus.parse().unwrap(), ..Grant::default() },
+            }],
+        }
+    }
+
+    fn shared(mut claim: PreparedClaim, share: &str) -> PreparedClaim {
+        claim.requests[0].devices[0].share_id = Some(share.into());
+        claim
+    }
+
+    fn admin(mut claim: PreparedClaim) -> PreparedClaim {
+        claim.requests[0].devices[0].admin_access = true;
+        claim
+    }
+
+    fn allocated(device: &str) -> AllocatedDevice {
+        AllocatedDevice {
+            request: "main".into(),
+            pool: "node-1".into(),
+            device: device.into(),
+            share_id: None,
+            admin_access: false,
+            consumed_capacity: BTreeMap::new(),
+            parameters: vec![],
+        }
+    }
+
+    fn named(uid: &str) -> ClaimRef {
+        ClaimRef { namespace: "apps".into(), name: format!("claim-{uid}"), uid: uid.into() }
+    }
+
+    #[test]
+    fn a_device_that_another_claim_holds_is_refused_until_it_is_unprepared() {
+        let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
+        let error = claims.insert(claim("b", "core-0-1", "1")).unwrap_err();
+        assert!(error.to_string().contains("held by claim apps/claim-a (a)"), "{error}");
+        assert!(claims.remove("a").is_some());
+        assert_eq!(claims.insert(claim("b", "core-0-1", "1")), Ok(()));
+    }
+
+    #[test]
+    fn cpus_are_not_given_twice_through_devices_of_another_granularity() {
+        let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1,65")]);
+        let error = claims.insert(claim("b", "cpu-65", "65")).unwrap_err();
+        assert!(error.to_string().contains("CPUs 65"), "{error}");
+    }
+
+    #[test]
+    fn admin_access_and_shares_of_one_device_go_together() {
+        let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
+        assert_eq!(claims.insert(admin(claim("b", "core-0-1", "1"))), Ok(()));
+        let mut claims = PreparedClaims::restored(vec![shared(claim("a", "l3-0", "0-7"), "s1")]);
+        assert_eq!(claims.insert(shared(claim("b", "l3-0", "0-7"), "s2")), Ok(()));
+        assert!(claims.insert(shared(claim("c", "l3-0", "0-7"), "s2")).is_err(), "the same share twice");
+        assert!(claims.insert(claim("d", "l3-0", "0-7")).is_err(), "whole while shares are out");
+    }
+
+    #[test]
+    fn admin_access_takes_nothing_from_the_others() {
+        let claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1"), admin(claim("b", "core-0-2", "2"))]);
+        let held: Vec<String> = claims.held().iter().map(|grant| grant.cpus.to_string()).collect();
+        assert_eq!(held, ["1"]);
+    }
+
+    #[test]
+    fn a_prepare_that_began_before_the_unprepare_does_not_bring_the_claim_back() {
+        let mut claims = PreparedClaims::default();
+        let late = claims.arrives();
+        claims.remove("a");
+        let error = claims.find(&named("a"), late, &[allocated("core-0-1")]).unwrap_err();
+        assert!(error.to_string().contains("unprepared while"), "{error}");
+        let next = claims.arrives();
+        assert_eq!(claims.find(&named("a"), next, &[allocated("core-0-1")]), Ok(None), "a new pod may use it again");
+    }
+
+    #[test]
+    fn tombstones_go_when_no_older_prepare_is_left() {
+        let mut claims = PreparedClaims::default();
+        let (first, second) = (claims.arrives(), claims.arrives());
+        claims.remove("a");
+        claims.ended(second);
+        assert_eq!(claims.unprepared.len(), 1);
+        claims.ended(first);
+        assert_eq!(claims.unprepared.len(), 0);
+        claims.remove("b");
+        assert_eq!(claims.unprepared.len(), 0, "nobody is preparing");
+    }
+
+    #[test]
+    fn a_prepared_claim_is_found_again_and_other_devices_are_refused() {
+        let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
+        let arrival = claims.arrives();
+        assert!(claims.find(&named("a"), arrival, &[allocated("core-0-1")]).unwrap().is_some());
+        let error = claims.find(&named("a"), arrival, &[allocated("core-0-2")]).unwrap_err();
+        assert!(error.to_string().contains("other devices"), "{error}");
+        assert!(claims.find(&named("a"), arrival, &[allocated("core-0-1"), allocated("core-0-3")]).is_err());
+    }
+
+    #[test]
+    fn a_token_leads_to_its_request_while_the_claim_is_prepared() {
+        let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
+        assert_eq!(claims.by_token("token-a").unwrap().1.name, "main");
+        claims.remove("a");
+        assert!(claims.by_token("token-a").is_none());
+    }
+}
