@@ -171,7 +171,7 @@ mod tests {
         ClaimRef { namespace: "apps".into(), name: "cores".into(), uid: "u1".into() }
     }
 
-    fn claim(allocation: serde_json::Value) -> ResourceClaim {
+    fn claim(allocation: &serde_json::Value) -> ResourceClaim {
         serde_json::from_value(json!({
             "metadata": {"namespace": "apps", "name": "cores", "uid": "u1"},
             "status": {"allocation": {"devices": allocation}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "p1"}]},
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn only_own_results_are_taken_and_named_by_their_base_request() {
-        let claim = claim(json!({"results": [
+        let claim = claim(&json!({"results": [
             result("dra.cpu", "main/big", "core-0-1"), result("gpu.example.com", "gpu", "gpu-0"), result("dra.cpu", "side", "core-0-2"),
         ]}));
         let devices = own_devices(&claim, &wanted(), "dra.cpu", "node-1").unwrap();
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn parameters_of_the_class_come_before_those_of_the_claim_whatever_the_order_in_the_allocation() {
         let config = |source: &str, driver: &str, requests: &[&str], n: u32| json!({"source": source, "requests": requests, "opaque": {"driver": driver, "parameters": {"n": n}}});
-        let claim = claim(json!({
+        let claim = claim(&json!({
             "results": [result("dra.cpu", "main/big", "core-0-1"), result("dra.cpu", "side", "core-0-2")],
             "config": [
                 config("FromClaim", "dra.cpu", &[], 1),
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_is_not_this_one_or_not_for_this_node_is_refused_with_the_reason() {
-        let good = claim(json!({"results": [result("dra.cpu", "main", "core-0-1")]}));
+        let good = claim(&json!({"results": [result("dra.cpu", "main", "core-0-1")]}));
         let refuse = |claim: &ResourceClaim, wanted: &ClaimRef, driver: &str, pool: &str| {
             own_devices(claim, wanted, driver, pool).unwrap_err().to_string()
         };

@@ -183,7 +183,9 @@ impl PreparedClaims {
         self.claims.clear();
         self.tokens.clear();
         self.revision += 1;
-        claims.into_iter().for_each(|claim| self.put(claim));
+        for claim in claims {
+            self.put(claim);
+        }
     }
 
     /// Grows with every change of what is prepared.

@@ -1,0 +1,152 @@
+//! Two instances on one node, as in a rolling update: who owns the state. IO: two lock files in the state directory.
+//!
+//! The active instance holds `leader.lock`. A starting one takes `next.lock` and waits for `leader.lock`; the active one
+//! looks every now and then whether `next.lock` is taken, and if so steps down. A passive instance takes `leader.lock`
+//! back when nobody holds it: its successor has died. The kernel lets go of a dead process's locks.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// How often an active instance looks for a successor, and a passive one for a dead leader.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often a starting instance tries for a lock.
+const TRY: Duration = Duration::from_millis(50);
+
+/// The lock files cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot lock {path}: {source}; the state directory must be a local one of the host, and writable")]
+pub struct LockError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The two locks.
+#[derive(Clone, Debug)]
+pub struct Handover {
+    leader: PathBuf,
+    next: PathBuf,
+}
+
+/// Held while this instance is the active one; dropped, another may be.
+#[derive(Debug)]
+pub struct Leadership {
+    _lock: File,
+}
+
+impl Handover {
+    /// The locks in `state_dir`, which is made if it is not there.
+    pub fn within(state_dir: &Path) -> Result<Self, LockError> {
+        fs::create_dir_all(state_dir).map_err(|source| LockError { path: state_dir.to_owned(), source })?;
+        Ok(Self { leader: state_dir.join("leader.lock"), next: state_dir.join("next.lock") })
+    }
+
+    /// Becomes active as a starting instance: the one that is active now steps down.
+    pub async fn succeed(&self) -> Result<Leadership, LockError> {
+        let _next = wait_for(&self.next, TRY).await?;
+        Ok(Leadership { _lock: wait_for(&self.leader, TRY).await? })
+    }
+
+    /// Returns when another instance waits to become active.
+    pub async fn challenged(&self) -> Result<(), LockError> {
+        while try_lock(&self.next)?.is_some() {
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Becomes active again after having stepped down, when the successor is dead and no other waits.
+    pub async fn come_back(&self) -> Result<Leadership, LockError> {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            // The leader's lock first: a look at the other while somebody leads would pass for a challenge.
+            let Some(lock) = try_lock(&self.leader)? else { continue };
+            if try_lock(&self.next)?.is_some() {
+                return Ok(Leadership { _lock: lock });
+            }
+        }
+    }
+}
+
+async fn wait_for(path: &Path, pause: Duration) -> Result<File, LockError> {
+    loop {
+        if let Some(lock) = try_lock(path)? {
+            return Ok(lock);
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The lock, held until the file is dropped; `None` while another holds it.
+fn try_lock(path: &Path) -> Result<Option<File>, LockError> {
+    let error = |source| LockError { path: path.to_owned(), source };
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(error)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(error(errno.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::timeout;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    fn handover() -> (tempfile::TempDir, Handover) {
+        let dir = tempfile::tempdir().unwrap();
+        let handover = Handover::within(&dir.path().join("plugins/dra.cpu")).unwrap();
+        (dir, handover)
+    }
+
+    #[tokio::test]
+    async fn an_instance_alone_is_active_at_once_and_not_challenged() {
+        let (_dir, handover) = handover();
+        let _leading = timeout(Duration::from_millis(20), handover.succeed()).await.unwrap().unwrap();
+        assert!(timeout(2 * LOOK, handover.challenged()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_starting_instance_takes_over_and_when_it_dies_the_old_one_comes_back() {
+        let (_dir, handover) = handover();
+        let old = handover.succeed().await.unwrap();
+        let successor = tokio::spawn({
+            let handover = handover.clone();
+            async move { handover.succeed().await.unwrap() }
+        });
+        timeout(SOON, handover.challenged()).await.unwrap().unwrap();
+        assert!(!successor.is_finished(), "two are active");
+        drop(old);
+        let new = timeout(SOON, successor).await.unwrap().unwrap();
+        assert!(timeout(2 * LOOK, handover.come_back()).await.is_err(), "two are active");
+        assert!(timeout(2 * LOOK, handover.challenged()).await.is_err(), "a passive instance challenges");
+        drop(new);
+        timeout(SOON, handover.come_back()).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_that_starts_goes_before_one_that_stepped_down() {
+        let (_dir, handover) = handover();
+        let leading = handover.succeed().await.unwrap();
+        let starting = tokio::spawn({
+            let handover = handover.clone();
+            async move { handover.succeed().await.unwrap() }
+        });
+        timeout(SOON, handover.challenged()).await.unwrap().unwrap();
+        let passive = tokio::spawn({
+            let handover = handover.clone();
+            async move { handover.come_back().await.unwrap() }
+        });
+        drop(leading);
+        let _new = timeout(SOON, starting).await.unwrap().unwrap();
+        assert!(!passive.is_finished());
+        passive.abort();
+    }
+}

@@ -1,0 +1,147 @@
+//! Whether the node plugin does its work, part by part, over HTTP: `/healthz`, `/readyz`, `/metrics`. IO: a TCP port.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
+use prometheus_client::registry::Registry;
+
+/// What must be well for the node plugin to be ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// This instance owns the node's state.
+    Active,
+    /// The checkpoint can be read.
+    Checkpoint,
+    /// The CDI files are there.
+    Cdi,
+    /// The ResourceSlices are as they should be.
+    Slices,
+    /// The kubelet knows the plugin.
+    Registration,
+    /// The connection to NRI stands.
+    Nri,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Checkpoint => "checkpoint",
+            Self::Cdi => "cdi",
+            Self::Slices => "slices",
+            Self::Registration => "registration",
+            Self::Nri => "nri",
+        })
+    }
+}
+
+/// The state of each part that matters to this plugin.
+#[derive(Debug)]
+pub struct Health {
+    parts: Mutex<BTreeMap<Part, Result<(), String>>>,
+}
+
+impl Health {
+    /// None of these parts is well yet.
+    pub fn of(parts: &[Part]) -> Self {
+        let waiting = parts.iter().map(|part| (*part, Err("not yet".to_owned()))).collect();
+        Self { parts: Mutex::new(waiting) }
+    }
+
+    /// Notes that a part is well, or what is wrong with it. A part that does not matter here is not noted.
+    pub fn set(&self, part: Part, state: Result<(), String>) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = parts.get_mut(&part)
+            && *known != state
+        {
+            match &state {
+                Ok(()) => tracing::info!(%part, "well"),
+                Err(problem) => tracing::warn!(%part, problem, "not well"),
+            }
+            *known = state;
+        }
+    }
+
+    /// Whether every part is well.
+    pub fn is_ready(&self) -> bool {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner).values().all(Result::is_ok)
+    }
+
+    /// A line a part, with what is wrong.
+    pub fn report(&self) -> String {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = |(part, state): (&Part, &Result<(), String>)| match state {
+            Ok(()) => format!("[+] {part}: ok\n"),
+            Err(problem) => format!("[-] {part}: {problem}\n"),
+        };
+        parts.iter().map(line).collect()
+    }
+}
+
+/// The port cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve HTTP on {address}: {source}; choose another with --http-bind")]
+pub struct ServeError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Serves health and metrics until dropped.
+pub async fn serve(address: SocketAddr, health: Arc<Health>, registry: Registry) -> Result<(), ServeError> {
+    let error = |source| ServeError { address, source };
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(error)?;
+    axum::serve(listener, router(health, Arc::new(registry))).await.map_err(error)
+}
+
+fn router(health: Arc<Health>, registry: Arc<Registry>) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready).with_state(health))
+        .route("/metrics", get(metrics).with_state(registry))
+}
+
+async fn ready(State(health): State<Arc<Health>>) -> impl IntoResponse {
+    let status = if health.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, health.report())
+}
+
+async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &registry) {
+        Ok(()) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            (StatusCode::OK, [("content-type", kind)], text)
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [("content-type", "text/plain")], error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_is_only_who_has_every_part_and_the_report_says_which_is_missing() {
+        let health = Health::of(&[Part::Active, Part::Slices]);
+        assert!(!health.is_ready());
+        health.set(Part::Active, Ok(()));
+        health.set(Part::Slices, Err("the API server says no".to_owned()));
+        assert!(!health.is_ready());
+        assert_eq!(health.report(), "[+] active: ok\n[-] slices: the API server says no\n");
+        health.set(Part::Slices, Ok(()));
+        assert!(health.is_ready());
+    }
+
+    #[test]
+    fn a_part_that_does_not_matter_here_does_not_keep_it_from_being_ready() {
+        let health = Health::of(&[Part::Slices]);
+        health.set(Part::Slices, Ok(()));
+        health.set(Part::Nri, Err("no socket".to_owned()));
+        assert!(health.is_ready());
+    }
+}

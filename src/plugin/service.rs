@@ -1,0 +1,169 @@
+//! The two gRPC services that the kubelet calls: registration and DRA. IO: none of its own.
+
+use std::{future::Future, sync::Arc, time::Instant};
+
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status};
+
+use crate::plugin::{
+    allocation::ClaimRef,
+    claims::{ClaimError, Claims},
+    health::{Health, Part},
+    metrics::{Call, PluginMetrics},
+    prepared::{PreparedClaim, PreparedDevice, PreparedRequest},
+};
+
+/// The messages of `proto/dra.proto`.
+#[expect(missing_docs, clippy::pedantic, reason = "generated")]
+pub mod dra {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+}
+
+/// The messages of `proto/registration.proto`.
+#[expect(missing_docs, clippy::pedantic, reason = "generated")]
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}
+
+/// What the kubelet is told it can call, in order of preference: it takes the first that it knows. Since 1.34 it knows v1.
+const VERSIONS: [&str; 1] = ["v1.DRAPlugin"];
+
+/// Answers who this plugin is, and learns whether the kubelet took it.
+pub struct RegistrationService {
+    /// The driver's name.
+    pub driver: String,
+    /// The DRA socket.
+    pub endpoint: String,
+    /// Told what the kubelet says.
+    pub health: Arc<Health>,
+}
+
+#[tonic::async_trait]
+impl registration::registration_server::Registration for RegistrationService {
+    async fn get_info(
+        &self,
+        _: Request<registration::InfoRequest>,
+    ) -> Result<Response<registration::PluginInfo>, Status> {
+        Ok(Response::new(registration::PluginInfo {
+            r#type: "DRAPlugin".to_owned(),
+            name: self.driver.clone(),
+            endpoint: self.endpoint.clone(),
+            supported_versions: VERSIONS.map(str::to_owned).to_vec(),
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        status: Request<registration::RegistrationStatus>,
+    ) -> Result<Response<registration::RegistrationStatusResponse>, Status> {
+        let status = status.into_inner();
+        if status.plugin_registered {
+            tracing::info!("registered with the kubelet");
+            self.health.set(Part::Registration, Ok(()));
+        } else {
+            tracing::error!(error = status.error, "the kubelet refused the registration");
+            self.health.set(Part::Registration, Err(format!("the kubelet refused the registration: {}", status.error)));
+        }
+        Ok(Response::new(registration::RegistrationStatusResponse {}))
+    }
+}
+
+/// Prepares and unprepares, each claim in a task of its own: the kubelet hanging up does not stop one halfway, and one
+/// that fails does not fail the others.
+#[derive(Clone)]
+pub struct DraService {
+    /// The claims.
+    pub claims: Arc<Claims>,
+    /// What is going on; waited for at the end.
+    pub calls: TaskTracker,
+    /// Counts and times.
+    pub metrics: PluginMetrics,
+}
+
+impl DraService {
+    async fn for_each<T: Send + 'static, F: Future<Output = Result<T, ClaimError>> + Send + 'static>(
+        &self,
+        call: Call,
+        claims: Vec<dra::Claim>,
+        work: impl Fn(Arc<Claims>, ClaimRef) -> F,
+    ) -> Vec<(String, Result<T, ClaimError>)> {
+        let tasks: Vec<_> = claims
+            .into_iter()
+            .map(|claim| {
+                let claim = ClaimRef { namespace: claim.namespace, name: claim.name, uid: claim.uid };
+                let work = work(Arc::clone(&self.claims), claim.clone());
+                let (metrics, claims) = (self.metrics.clone(), Arc::clone(&self.claims));
+                let task = self.calls.spawn(async move {
+                    let begun = Instant::now();
+                    let done = work.await;
+                    metrics.ended(call, begun.elapsed(), done.is_ok(), claims.count());
+                    done
+                });
+                (claim, task)
+            })
+            .collect();
+        let mut answers = vec![];
+        for (claim, task) in tasks {
+            let done = task.await.unwrap_or_else(|error| Err(ClaimError::Task(error.to_string())));
+            let named = format!("{}/{}", claim.namespace, claim.name);
+            match &done {
+                Ok(_) => tracing::info!(claim = named, uid = claim.uid, "{call}"),
+                Err(error) => tracing::warn!(claim = named, uid = claim.uid, %error, "{call} failed"),
+            }
+            answers.push((claim.uid, done));
+        }
+        answers
+    }
+
+    /// One answer a device, by the base names of requests.
+    fn devices(claims: &Claims, claim: &PreparedClaim) -> Vec<dra::Device> {
+        let of_request = |request: &PreparedRequest| {
+            // The request's one CDI device comes with its first device.
+            let mut id = Some(claims.cdi_device(claim, request));
+            let answer = |device: &PreparedDevice| dra::Device {
+                request_names: vec![request.name.clone()],
+                pool_name: device.pool.clone(),
+                device_name: device.device.clone(),
+                cdi_device_ids: id.take().into_iter().collect(),
+                share_id: device.share_id.clone(),
+            };
+            request.devices.iter().map(answer).collect::<Vec<_>>()
+        };
+        claim.requests.iter().flat_map(of_request).collect()
+    }
+}
+
+#[tonic::async_trait]
+impl dra::dra_plugin_server::DraPlugin for DraService {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<dra::NodePrepareResourcesRequest>,
+    ) -> Result<Response<dra::NodePrepareResourcesResponse>, Status> {
+        let prepare = |claims: Arc<Claims>, claim: ClaimRef| {
+            let arrival = claims.arrives();
+            async move { claims.prepare(&claim, arrival).await }
+        };
+        let answers = self.for_each(Call::Prepare, request.into_inner().claims, prepare).await;
+        let answer = |done: Result<PreparedClaim, ClaimError>| match done {
+            Ok(claim) => {
+                dra::NodePrepareResourceResponse { devices: Self::devices(&self.claims, &claim), error: String::new() }
+            }
+            Err(error) => dra::NodePrepareResourceResponse { devices: vec![], error: error.to_string() },
+        };
+        let claims = answers.into_iter().map(|(uid, done)| (uid, answer(done))).collect();
+        Ok(Response::new(dra::NodePrepareResourcesResponse { claims }))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<dra::NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<dra::NodeUnprepareResourcesResponse>, Status> {
+        let unprepare = |claims: Arc<Claims>, claim: ClaimRef| async move { claims.unprepare(&claim).await };
+        let answers = self.for_each(Call::Unprepare, request.into_inner().claims, unprepare).await;
+        let answer = |done: Result<(), ClaimError>| dra::NodeUnprepareResourceResponse {
+            error: done.err().map(|error| error.to_string()).unwrap_or_default(),
+        };
+        let claims = answers.into_iter().map(|(uid, done)| (uid, answer(done))).collect();
+        Ok(Response::new(dra::NodeUnprepareResourcesResponse { claims }))
+    }
+}

@@ -1,0 +1,209 @@
+//! The plugin's unix sockets: their names, clearing what dead instances left, keeping them there. IO: two directories
+//! of the kubelet.
+
+use std::{
+    fs, io,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+use tokio::net::UnixListener;
+
+/// Longest path of a unix socket: `sockaddr_un.sun_path` is 108 bytes with its closing zero (unix(7)).
+const MAX_PATH: usize = 107;
+
+/// A socket could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// It could not be listened on.
+    #[error("cannot listen on {path}: {source}; is the directory mounted from the host and writable?")]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no room for a name.
+    #[error(
+        "directory {directory} is too long for a unix socket ({MAX_PATH} bytes with the file's name): use a shorter kubelet root directory"
+    )]
+    Long {
+        /// The directory.
+        directory: PathBuf,
+    },
+}
+
+/// Where the two sockets of one instance are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketPaths {
+    /// The kubelet finds it in its registry directory and asks who is there.
+    pub registration: PathBuf,
+    /// The DRA service.
+    pub dra: PathBuf,
+}
+
+impl SocketPaths {
+    /// The sockets of `driver` on a kubelet with this root directory; with a pod's UID, two instances can be there at
+    /// once.
+    pub fn new(root: &Path, state: &Path, driver: &str, pod_uid: Option<&str>) -> Result<Self, SocketError> {
+        let of_pod = pod_uid.map(|uid| format!("-{uid}")).unwrap_or_default();
+        Ok(Self {
+            registration: fitting(&root.join("plugins_registry"), &format!("{driver}{of_pod}"), REGISTRATION)?,
+            dra: fitting(state, &format!("dra{of_pod}"), DRA)?,
+        })
+    }
+}
+
+/// The kubelet dials the bare path, so grpc-go sends it, percent-escaped, as `:authority`, and Rust's h2 takes an
+/// escaped path for malformed, unless an `@` makes it a user and a host (tried on kubelet 1.37.2).
+const REGISTRATION: &str = "@reg.sock";
+const DRA: &str = ".sock";
+
+/// `<directory>/<stem><tail>`, or with a hash for the stem where that is too long.
+fn fitting(directory: &Path, stem: &str, tail: &str) -> Result<PathBuf, SocketError> {
+    let fits = |path: &PathBuf| path.as_os_str().len() <= MAX_PATH;
+    let digest = Sha256::digest(stem);
+    let hashed = format!("{:02x}{:02x}{:02x}{:02x}{tail}", digest[0], digest[1], digest[2], digest[3]);
+    [directory.join(format!("{stem}{tail}")), directory.join(hashed)]
+        .into_iter()
+        .find(fits)
+        .ok_or_else(|| SocketError::Long { directory: directory.to_owned() })
+}
+
+/// A socket that this process listens on.
+#[derive(Debug)]
+pub struct OwnSocket {
+    path: PathBuf,
+    /// Device and inode: another instance may have put its own under the same name.
+    file: (u64, u64),
+}
+
+impl OwnSocket {
+    /// Listens on `path`, in place of whatever socket is there.
+    pub fn listen(path: &Path) -> Result<(Self, UnixListener), SocketError> {
+        let error = |source| SocketError::Listen { path: path.to_owned(), source };
+        remove_if(path, |_| true);
+        let listener = UnixListener::bind(path).map_err(error)?;
+        let metadata = fs::symlink_metadata(path).map_err(error)?;
+        Ok((Self { path: path.to_owned(), file: (metadata.dev(), metadata.ino()) }, listener))
+    }
+
+    /// Whether it is still there for others to find.
+    pub fn is_there(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.file)
+    }
+
+    /// Whether another process listens under its name now.
+    pub fn is_replaced(&self) -> bool {
+        !self.is_there() && fs::symlink_metadata(&self.path).is_ok()
+    }
+}
+
+impl Drop for OwnSocket {
+    fn drop(&mut self) {
+        if self.is_there() {
+            remove_if(&self.path, |_| true);
+        }
+    }
+}
+
+/// Removes what instances of this driver that were killed have left: sockets of their naming that nobody listens on.
+pub fn remove_stale(paths: &SocketPaths, driver: &str) {
+    let of_driver = |name: &str, stem: &str, tail: &str| {
+        name.strip_prefix(stem)
+            .and_then(|rest| rest.strip_suffix(tail))
+            .is_some_and(|uid| uid.is_empty() || uid.starts_with('-'))
+    };
+    for (path, stem, tail) in [(&paths.registration, driver, REGISTRATION), (&paths.dra, "dra", DRA)] {
+        let entries = path.parent().and_then(|directory| fs::read_dir(directory).ok());
+        for entry in entries.into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(|name| of_driver(name, stem, tail)) {
+                remove_if(&entry.path(), is_dead);
+            }
+        }
+    }
+}
+
+/// Nobody accepts on it: the process that bound it is gone.
+fn is_dead(path: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn remove_if(path: &Path, condition: impl Fn(&Path) -> bool) {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket
+        && condition(path)
+        && let Err(error) = fs::remove_file(path)
+    {
+        tracing::warn!(path = %path.display(), %error, "cannot remove an old socket");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What grpc-go sends for a target without a scheme: the path, escaped, is the authority.
+    fn authority(path: &Path) -> String {
+        path.to_str().unwrap().replace('/', "%2F")
+    }
+
+    #[test]
+    fn the_registration_sockets_path_is_an_authority_that_h2_accepts() {
+        let root = Path::new("/var/lib/kubelet");
+        let state = root.join("plugins/dra.cpu");
+        for uid in [None, Some("2f3c1e5a-8f0e-4d6c-9d3a-0123456789ab")] {
+            let paths = SocketPaths::new(root, &state, "dra.cpu", uid).unwrap();
+            let parsed = http::uri::Authority::try_from(authority(&paths.registration));
+            assert!(parsed.is_ok(), "{paths:?}: {parsed:?}");
+        }
+        assert!(http::uri::Authority::try_from(authority(&root.join("plugins_registry/dra.cpu-reg.sock"))).is_err());
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_gets_a_hash_for_a_name_and_stays_one_instances_own() {
+        let root = PathBuf::from(format!("/var/lib/{}", "k".repeat(50)));
+        let driver = "a-rather-long-name-of-a-driver.example.com";
+        let state = root.join("plugins").join("d");
+        let of = |uid| SocketPaths::new(&root, &state, driver, Some(uid)).unwrap();
+        let (one, other) = (of("2f3c1e5a-8f0e-4d6c-9d3a-0123456789ab"), of("2f3c1e5a-8f0e-4d6c-9d3a-0123456789ac"));
+        for path in [&one.registration, &one.dra, &other.registration] {
+            assert!(path.as_os_str().len() <= MAX_PATH, "{path:?}");
+        }
+        assert_ne!(one.registration, other.registration);
+        assert!(one.registration.to_str().unwrap().ends_with("@reg.sock"));
+        let error = SocketPaths::new(Path::new(&"/d".repeat(60)), &state, driver, None).unwrap_err();
+        assert!(error.to_string().contains("shorter"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn sockets_of_dead_instances_go_and_those_of_live_ones_and_of_others_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let registry = root.path().join("plugins_registry");
+        fs::create_dir(&registry).unwrap();
+        let live = OwnSocket::listen(&registry.join("dra.cpu-live@reg.sock")).unwrap();
+        let dead = |name: &str| drop(std::os::unix::net::UnixListener::bind(registry.join(name)).unwrap());
+        dead("dra.cpu-dead@reg.sock");
+        dead("dra.cpus@reg.sock");
+        let paths = SocketPaths::new(root.path(), root.path(), "dra.cpu", Some("mine")).unwrap();
+        remove_stale(&paths, "dra.cpu");
+        let mut names: Vec<_> = fs::read_dir(&registry).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["dra.cpu-live@reg.sock", "dra.cpus@reg.sock"]);
+        assert!(live.0.is_there());
+    }
+
+    #[tokio::test]
+    async fn an_instance_removes_its_own_socket_and_not_its_successors() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("dra.sock");
+        let (first, _listener) = OwnSocket::listen(&path).unwrap();
+        let (second, _listener) = OwnSocket::listen(&path).unwrap();
+        assert!(first.is_replaced() && !first.is_there());
+        drop(first);
+        assert!(second.is_there());
+        drop(second);
+        assert!(!path.exists());
+    }
+}
