@@ -1,0 +1,191 @@
+//! What the chart gives, beside what kustomize gives.
+
+use std::{collections::BTreeSet, fs};
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{
+    objects,
+    tools::{helm_template, kubeconform, kustomize, root, try_helm_template},
+};
+
+/// Every option that adds an object or a field.
+const EVERYTHING: &[&str] = &[
+    "replicas=2",
+    "image.digest=sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+    "nodePlugin.image=registry.example/plugin:1",
+    "imagePullSecrets[0].name=pull",
+    "podLabels.team=infrastructure",
+    "podAnnotations.note=text",
+    "nodeSelector.role=system",
+    "tolerations[0].operator=Exists",
+    "priorityClassName=system-cluster-critical",
+    "podDisruptionBudget.enabled=true",
+    "podDisruptionBudget.maxUnavailable=50%",
+    "serviceAccount.annotations.note=text",
+    "metrics.service.enabled=true",
+    "metrics.serviceMonitor.enabled=true",
+];
+
+#[test]
+fn chart_and_kustomize_give_the_same_objects() {
+    let mut chart = objects(&helm_template(&[]));
+    let mut base = objects(&kustomize("config/default"));
+    // An admin gives `helm install` a namespace; with `kubectl apply -k` it is one of the objects.
+    assert!(base.remove("Namespace /dra-operator").is_some());
+    chart.values_mut().chain(base.values_mut()).for_each(strip_what_is_helms);
+    let names = |of: &std::collections::BTreeMap<String, Value>| of.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&chart), names(&base));
+    for (name, object) in &chart {
+        let text = |value: &Value| serde_json::to_string_pretty(value).unwrap();
+        assert!(
+            object == &base[name],
+            "{name}: charts/dra-operator gives\n{}\nand config/ gives\n{}",
+            text(object),
+            text(&base[name])
+        );
+    }
+}
+
+/// Labels and annotations by which helm knows its own.
+fn strip_what_is_helms(object: &mut Value) {
+    const HELMS: [&str; 5] = [
+        "helm.sh/chart",
+        "helm.sh/resource-policy",
+        "app.kubernetes.io/instance",
+        "app.kubernetes.io/managed-by",
+        "app.kubernetes.io/version",
+    ];
+    for parent in ["/metadata", "/spec/template/metadata", "/spec/selector"] {
+        let Some(parent) = object.pointer_mut(parent).and_then(Value::as_object_mut) else { continue };
+        for field in ["labels", "annotations", "matchLabels"] {
+            if let Some(map) = parent.get_mut(field).and_then(Value::as_object_mut) {
+                map.retain(|key, _| !HELMS.contains(&key.as_str()));
+            }
+        }
+        parent.retain(|_, value| *value != json!({}));
+    }
+    // The CRD alone has no label of its own.
+    if object["kind"] == "CustomResourceDefinition" {
+        object["metadata"].as_object_mut().unwrap().remove("labels");
+    }
+}
+
+#[rstest]
+#[case::as_it_is(&[])]
+#[case::with_everything(EVERYTHING)]
+#[case::with_nothing(&["crds.install=false", "rbac.create=false", "serviceAccount.create=false", "serviceAccount.name=other"])]
+fn what_the_chart_gives_is_valid_for_kubernetes(#[case] values: &[&str]) {
+    kubeconform(&helm_template(values)).unwrap_or_else(|error| panic!("{values:?}: {error}"));
+}
+
+#[test]
+fn what_kustomize_gives_is_valid_for_kubernetes() {
+    kubeconform(&kustomize("config/default")).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_field_that_kubernetes_does_not_know_is_found() {
+    let misspelt = helm_template(&[]).replace("automountServiceAccountToken: true", "automountServiceAcountToken: true");
+    let said = kubeconform(&misspelt).unwrap_err();
+    assert!(said.contains("automountServiceAcountToken"), "{said}");
+}
+
+#[rstest]
+#[case("replicas=-1", "/replicas")]
+#[case("replicas=two", "/replicas")]
+#[case("logLevel=loud", "/logLevel")]
+#[case("logFormat=xml", "/logFormat")]
+#[case("image.tagg=1", "tagg")]
+#[case("image.digest=sha256:12", "/image/digest")]
+#[case("image.registry=host/path", "/image/registry")]
+#[case("image.pullPolicy=Sometimes", "/image/pullPolicy")]
+#[case("crds.keep=maybe", "/crds/keep")]
+#[case("resources.request.cpu=1", "request")]
+#[case("podDisruptionBudget.maxUnavailable=half", "/podDisruptionBudget/maxUnavailable")]
+#[case("metrics.serviceMonitor.enabled=true", "needs metrics.service.enabled")]
+#[case("serviceAccount.create=false", "serviceAccount.name is needed")]
+fn a_value_that_makes_no_sense_is_refused_by_name(#[case] value: &str, #[case] said: &str) {
+    let error = try_helm_template(&[value]).expect_err(value);
+    assert!(error.contains(said), "{error}");
+}
+
+#[test]
+fn the_crd_is_kept_unless_the_admin_says_otherwise() {
+    let crd = |values: &[&str]| {
+        objects(&helm_template(values)).remove("CustomResourceDefinition /dradriverconfigs.dra-operator.dev")
+    };
+    let policy = "/metadata/annotations/helm.sh~1resource-policy";
+    assert_eq!(crd(&[]).unwrap().pointer(policy), Some(&json!("keep")));
+    assert_eq!(crd(&["crds.keep=false"]).unwrap().pointer(policy), None);
+    assert_eq!(crd(&["crds.install=false"]), None);
+}
+
+#[test]
+fn the_controllers_pod_fits_the_restricted_level_of_pod_security() {
+    let deployment = objects(&helm_template(&[])).remove("Deployment dra-operator/dra-operator").unwrap();
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(pod["volumes"], Value::Null);
+    for host in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert_eq!(pod[host], Value::Null);
+    }
+    let [container] = pod["containers"].as_array().unwrap().as_slice() else { panic!("one container: {pod}") };
+    assert_eq!(
+        container["securityContext"],
+        json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}})
+    );
+}
+
+#[test]
+fn the_node_plugins_image_is_the_controllers_own_unless_another_is_named() {
+    let image = |values: &[&str]| {
+        let deployment = objects(&helm_template(values)).remove("Deployment dra-operator/dra-operator").unwrap();
+        let container = deployment["spec"]["template"]["spec"]["containers"][0].clone();
+        let env = container["env"].as_array().unwrap().iter().find(|e| e["name"] == "NODE_PLUGIN_IMAGE").unwrap().clone();
+        (container["image"].as_str().unwrap().to_owned(), env["value"].as_str().unwrap().to_owned())
+    };
+    let (own, plugin) = image(&["image.registry=registry.example:5000", "image.tag=2"]);
+    assert_eq!(own, "registry.example:5000/dra-operator/dra-operator:2");
+    assert_eq!(plugin, own);
+    assert_eq!(image(&["nodePlugin.image=other:1"]).1, "other:1");
+}
+
+#[test]
+fn the_same_values_give_the_same_text_without_a_cluster() {
+    assert_eq!(helm_template(EVERYTHING), helm_template(EVERYTHING));
+    for file in fs::read_dir(root().join("charts/dra-operator/templates")).unwrap() {
+        let file = file.unwrap().path();
+        let text = fs::read_to_string(&file).unwrap();
+        for word in ["lookup", "rand", "uuidv4", "now ", "genCA", "helm.sh/hook"] {
+            assert!(!text.contains(word), "{}: {word:?} has no place in a chart that GitOps tools render", file.display());
+        }
+    }
+}
+
+#[test]
+fn the_charts_readme_has_every_value() {
+    let read = |file: &str| fs::read_to_string(root().join("charts/dra-operator").join(file)).unwrap();
+    let values: Value = serde_saphyr::from_str(&read("values.yaml")).unwrap();
+    let mut names = BTreeSet::new();
+    leaves("", &values, &mut names);
+    let readme = read("README.md");
+    let missing: Vec<_> = names.iter().filter(|name| !readme.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "charts/dra-operator/README.md lacks {missing:?}");
+}
+
+/// Names of values as an admin sets them; `resources` is one, as its content is Kubernetes'.
+fn leaves(name: &str, value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() && name != "resources" => {
+            for (key, value) in fields {
+                leaves(&if name.is_empty() { key.clone() } else { format!("{name}.{key}") }, value, names);
+            }
+        }
+        _ => {
+            names.insert(name.to_owned());
+        }
+    }
+}
