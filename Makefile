@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
--include tests/cluster/cluster.mk
+include tests/cluster/cluster.mk
 
 ARCH := $(shell uname -m)
 TARGET := $(ARCH)-unknown-linux-gnu
@@ -74,11 +74,11 @@ test-clippy: ## - lints; a warning is an error
 
 test-scripts: ## - shell scripts
 	@scripts/install-packages shellcheck
-	shellcheck --external-sources $(shell git ls-files -c -o --exclude-standard | xargs awk 'FNR == 1 && /^#!.*sh$$/ {print FILENAME} {nextfile}')
+	shellcheck --severity=warning $(shell git ls-files -c -o --exclude-standard | xargs awk 'FNR == 1 && /^#!.*sh$$/ {print FILENAME} {nextfile}')
 
 test-dependencies: ## - licences, sources and bans of the dependencies
-	@scripts/install-cargo-deny
-	cargo deny --offline --locked check bans licenses sources
+	@scripts/install-cargo-deny $(TOOLS)/cargo-deny
+	$(TOOLS)/cargo-deny --offline --locked check --hide-inclusion-graph bans licenses sources
 
 test-unit: ## - unit, property and golden tests
 	INSTA_UPDATE=no cargo test --locked --no-fail-fast

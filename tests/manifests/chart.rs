@@ -147,8 +147,8 @@ fn the_node_plugins_image_is_the_controllers_own_unless_another_is_named() {
         let env = container["env"].as_array().unwrap().iter().find(|e| e["name"] == "NODE_PLUGIN_IMAGE").unwrap().clone();
         (container["image"].as_str().unwrap().to_owned(), env["value"].as_str().unwrap().to_owned())
     };
-    let (own, plugin) = image(&["image.registry=registry.example:5000", "image.tag=2"]);
-    assert_eq!(own, "registry.example:5000/dra-operator/dra-operator:2");
+    let (own, plugin) = image(&["image.registry=registry.example:5000", "image.tag=v2"]);
+    assert_eq!(own, "registry.example:5000/dra-operator/dra-operator:v2");
     assert_eq!(plugin, own);
     assert_eq!(image(&["nodePlugin.image=other:1"]).1, "other:1");
 }
