@@ -12,18 +12,32 @@ pub struct CpuSet(BTreeSet<u32>);
 /// A CPU number past which a list is taken for a mistake: well over the kernel's largest `CONFIG_NR_CPUS` (8192).
 const MAX_CPU: u32 = 65_535;
 
-/// Why a text is no CPU list.
+/// Why a text is no CPU list, or no CPU mask.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{text:?} is no CPU list: {problem}; write numbers and ranges such as 0-3,8")]
+#[error("{text:?} is no {form}: {problem}; write {example}")]
 pub struct CpuSetError {
     text: String,
     problem: String,
+    form: &'static str,
+    example: &'static str,
 }
 
 impl CpuSet {
     /// The empty set.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Reads a mask as sysfs writes it: 32-bit words in hexadecimal, the highest first (`00000001,000000ff`).
+    pub fn from_mask(text: &str) -> Result<Self, CpuSetError> {
+        let error =
+            |problem: String| CpuSetError { text: text.chars().take(80).collect(), problem, form: "CPU mask", example: "words such as 00000000,000000ff" };
+        let mut cpus = BTreeSet::new();
+        for (first, word) in (0..=MAX_CPU).step_by(32).zip(text.trim().rsplit(',')) {
+            let bits = u32::from_str_radix(word, 16).map_err(|_| error(format!("{word:?} is no 32-bit word")))?;
+            cpus.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| first + bit));
+        }
+        Ok(Self(cpus))
     }
 
     /// Whether no CPU is in the set.
@@ -101,7 +115,12 @@ impl FromStr for CpuSet {
     type Err = CpuSetError;
 
     fn from_str(text: &str) -> Result<Self, CpuSetError> {
-        let error = |problem: String| CpuSetError { text: text.chars().take(80).collect(), problem };
+        let error = |problem: String| CpuSetError {
+            text: text.chars().take(80).collect(),
+            problem,
+            form: "CPU list",
+            example: "numbers and ranges such as 0-3,8",
+        };
         let number = |part: &str| match part.trim().parse::<u32>() {
             Ok(cpu) if cpu <= MAX_CPU => Ok(cpu),
             Ok(cpu) => Err(error(format!("{cpu} is larger than {MAX_CPU}"))),
@@ -174,6 +193,7 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in ".{0,40}") {
             let _: Result<CpuSet, _> = text.parse();
+            let _: Result<CpuSet, _> = CpuSet::from_mask(&text);
         }
     }
 
@@ -182,6 +202,14 @@ mod tests {
         let set: CpuSet = "3,0-1,2,8,10-11".parse().unwrap();
         assert_eq!(set.to_string(), "0-3,8,10-11");
         assert_eq!("\n".parse::<CpuSet>().unwrap(), CpuSet::new());
+    }
+
+    #[test]
+    fn masks_are_read_from_the_highest_word_down() {
+        assert_eq!(CpuSet::from_mask("00000001,80000003\n").unwrap().to_string(), "0-1,31-32");
+        assert_eq!(CpuSet::from_mask("f").unwrap().to_string(), "0-3");
+        assert_eq!(CpuSet::from_mask("0000,00000000,00000010").unwrap().to_string(), "4");
+        assert!(CpuSet::from_mask("1,,2").unwrap_err().to_string().contains("no 32-bit word"));
     }
 
     #[test]

@@ -1,3 +1,50 @@
 //! The one way to the machine: sysfs and procfs under a root. IO.
+//!
+//! Reading never fails: what can be known is known, and what cannot is a warning that names the file. Only the files
+//! needed are opened, each once, and none is kept.
 
+pub mod cpuinfo;
 pub mod cpuset;
+mod file;
+mod frequency;
+pub mod machine;
+mod memory;
+mod numa;
+mod topology;
+mod warnings;
+
+use std::path::{Path, PathBuf};
+
+use self::{file::Files, machine::Machine};
+
+/// A machine whose `/proc` and `/sys` are below a directory: `/` for this one, or where one was recorded.
+#[derive(Clone, Debug)]
+pub struct Host {
+    root: PathBuf,
+}
+
+impl Host {
+    /// The host whose `proc` and `sys` are below `root`.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Reads what drivers need to know of its processors and memory.
+    pub fn observe_machine(&self) -> Machine {
+        let mut files = Files::below(&self.root);
+        let mut machine = Machine { processor: topology::observe_cpuinfo(&mut files), ..Machine::default() };
+        machine.cpus = topology::observe_cpus(&mut files, &machine.processor);
+        machine.numa_nodes = numa::observe_nodes(&mut files, &mut machine.cpus);
+        machine.memory_kib = memory::observe_total(&mut files, machine.numa_nodes.keys().copied());
+        machine.smt = topology::observe_smt(&mut files);
+        machine.turbo = frequency::observe_turbo(&mut files);
+        frequency::observe_base(&mut files, &mut machine);
+        machine.warnings = files.warnings.into_sentences();
+        machine
+    }
+}

@@ -1,1 +1,165 @@
 //! CPUs as devices. Pure.
+//!
+//! `Core` (`core-<socket>-<core>`): a physical core with all its threads. `Thread` (`cpu-<n>`): one CPU as the kernel
+//! numbers them. Every online CPU is in exactly one device, save those reserved; a core of which a CPU is reserved is not
+//! offered.
+
+mod arm;
+mod attributes;
+mod cores;
+mod identity;
+mod memory;
+mod parameters;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::Device;
+
+use self::{
+    attributes::{OfMachine, put},
+    cores::Core,
+};
+use super::{AllocatedDevice, Driver, Grant, GrantError, Inventory};
+use crate::{
+    api::Granularity,
+    host::{cpuset::CpuSet, machine::Machine},
+};
+
+/// The CPUs of one node.
+#[derive(Clone, Debug)]
+pub struct CpuDriver {
+    inventory: Inventory,
+    offered: BTreeMap<String, Offer>,
+    online: CpuSet,
+}
+
+/// What a device is made of.
+#[derive(Clone, Debug)]
+struct Offer {
+    cpus: CpuSet,
+    /// Its NUMA node, where that is certain to have memory.
+    memory_node: Option<u32>,
+}
+
+impl CpuDriver {
+    /// Turns a machine into devices. `reserved` CPUs are never offered.
+    pub fn new(machine: &Machine, granularity: Granularity, reserved: &CpuSet) -> Self {
+        let (cores, contradictions) = cores::cores(machine);
+        let widest = cores.iter().map(|core| core.cpus.len()).max().unwrap_or(0);
+        let of_machine = OfMachine::new(machine, cores.len(), widest);
+        let mut driver = Self {
+            inventory: Inventory { devices: Vec::new(), warnings: machine.warnings.clone() },
+            offered: BTreeMap::new(),
+            online: machine.online(),
+        };
+        driver.inventory.warnings.extend(contradictions);
+        driver.warn_of_reservation(reserved);
+        match granularity {
+            Granularity::Core => driver.offer_cores(machine, &of_machine, &cores, reserved),
+            Granularity::Thread => driver.offer_threads(machine, &of_machine, reserved),
+        }
+        driver
+    }
+
+    /// The CPUs that a device is made of.
+    pub fn cpus_of(&self, device: &str) -> Option<&CpuSet> {
+        self.offered.get(device).map(|offer| &offer.cpus)
+    }
+
+    fn offer_cores(&mut self, machine: &Machine, of_machine: &OfMachine<'_>, cores: &[Core<'_>], reserved: &CpuSet) {
+        for Core { name, cpus, cpu, .. } in cores.iter().filter(|core| core.cpus.is_disjoint(reserved)) {
+            let attributes = of_machine.device(cpu, cpus);
+            self.offer(machine, name.clone(), cpus.clone(), cpu.numa_node, attributes);
+        }
+    }
+
+    fn offer_threads(&mut self, machine: &Machine, of_machine: &OfMachine<'_>, reserved: &CpuSet) {
+        for (&number, cpu) in machine.cpus.iter().filter(|(number, _)| !reserved.contains(**number)) {
+            let cpus = CpuSet::from_iter([number]);
+            let mut attributes = of_machine.device(cpu, &cpus);
+            attributes.remove("cpuIDs");
+            put(&mut attributes, "cpuID", Some(number));
+            self.offer(machine, format!("cpu-{number}"), cpus, cpu.numa_node, attributes);
+        }
+    }
+
+    fn offer(
+        &mut self,
+        machine: &Machine,
+        name: String,
+        cpus: CpuSet,
+        numa_node: Option<u32>,
+        attributes: attributes::Attributes,
+    ) {
+        let has_memory = |node: &u32| machine.numa_nodes.get(node).and_then(|node| node.has_memory) == Some(true);
+        let memory_node = numa_node.filter(has_memory);
+        self.inventory.devices.push(Device {
+            name: name.clone(),
+            attributes: Some(attributes),
+            ..Device::default()
+        });
+        self.offered.insert(name, Offer { cpus, memory_node });
+    }
+
+    fn warn_of_reservation(&mut self, reserved: &CpuSet) {
+        let elsewhere = reserved.difference(&self.online);
+        if !elsewhere.is_empty() {
+            self.inventory
+                .warnings
+                .push(format!("reserved CPUs {elsewhere} are not online on this node: nothing is reserved there"));
+        }
+        if !self.online.is_empty() && self.online.is_subset(reserved) {
+            self.inventory.warnings.push(format!("every online CPU ({}) is reserved: no device is offered", self.online));
+        }
+    }
+}
+
+impl Driver for CpuDriver {
+    fn inventory(&self) -> &Inventory {
+        &self.inventory
+    }
+
+    /// The CPUs of all `devices`, named also in `DRA_CPUS_<REQUEST>`; and the NUMA nodes they are on, where each is
+    /// certain to have memory.
+    fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError> {
+        let mut grant = Grant::default();
+        let mut memory_nodes = Some(CpuSet::new());
+        for AllocatedDevice { request, device, parameters, .. } in devices {
+            let offer = self.offered.get(device).ok_or_else(|| GrantError::UnknownDevice { device: device.clone() })?;
+            for parameters in parameters {
+                parameters::check(parameters)
+                    .map_err(|message| GrantError::Parameters { request: request.clone(), message })?;
+            }
+            grant.cpus.extend(offer.cpus.iter());
+            match (&mut memory_nodes, offer.memory_node) {
+                (Some(nodes), Some(node)) => nodes.insert(node),
+                _ => memory_nodes = None,
+            }
+        }
+        grant.memory_nodes = memory_nodes.unwrap_or_default();
+        if let Some(AllocatedDevice { request, .. }) = devices.first() {
+            grant.env.insert(variable(request), grant.cpus.to_string());
+        }
+        Ok(grant)
+    }
+
+    /// Online CPUs that nobody holds, the reserved among them; all online ones where none is left, as the kernel has no
+    /// empty set.
+    fn remainder(&self, held: &[&Grant]) -> Option<Grant> {
+        let held = held.iter().fold(CpuSet::new(), |all, grant| all.union(&grant.cpus));
+        if held.is_empty() {
+            return None;
+        }
+        let left = self.online.difference(&held);
+        let cpus = if left.is_empty() { self.online.clone() } else { left };
+        Some(Grant { cpus, ..Grant::default() })
+    }
+}
+
+/// The environment variable that lists the CPUs of a request: `fast-cores` → `DRA_CPUS_FAST_CORES`.
+fn variable(request: &str) -> String {
+    let upper = request.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' });
+    format!("DRA_CPUS_{}", upper.collect::<String>())
+}

@@ -1,0 +1,180 @@
+//! What a device says of itself. Pure.
+//!
+//! Names that claims written for the upstream CPU driver use keep their meaning; the rest is what policy needs. A name
+//! without a domain belongs to the driver (`dra.cpu/family`). What is unknown is left out, never −1 or "". A device has
+//! at most 32 attributes and a string at most 64 bytes: the limits of the resource.k8s.io API.
+
+use std::{collections::BTreeMap, iter};
+
+use k8s_openapi::api::resource::v1::DeviceAttribute;
+
+use crate::host::{
+    cpuinfo::{Architecture, CpuInfo},
+    cpuset::CpuSet,
+    machine::{Cpu, Hybrid, Machine},
+};
+
+use super::{
+    identity::{Identity, identify},
+    memory,
+};
+
+/// Longest string value, in bytes (`DeviceAttributeMaxValueLength` of the API).
+const MAX_STRING: usize = 64;
+
+/// A core whose capacity is at most this share of the fastest core's is an efficiency core: big cores at different
+/// clocks (1024, 997, 855) are of one kind beside little ones (731, 280).
+const EFFICIENCY_SHARE: f64 = 0.75;
+
+pub(super) type Attributes = BTreeMap<String, DeviceAttribute>;
+
+/// What is the same for every device of a machine.
+#[derive(Clone, Debug)]
+pub(super) struct OfMachine<'m> {
+    processor: &'m CpuInfo,
+    cores: i64,
+    memory_gb: Option<i64>,
+    smt: bool,
+    turbo: Option<bool>,
+    most_capacity: Option<u32>,
+    least_capacity: Option<u32>,
+    hybrid: bool,
+}
+
+impl<'m> OfMachine<'m> {
+    /// `cores`: how many physical cores are online, also those that are reserved. `widest`: most threads of a core.
+    pub(super) fn new(machine: &'m Machine, cores: usize, widest: usize) -> Self {
+        let capacities = || machine.cpus.values().filter_map(|cpu| cpu.capacity);
+        Self {
+            processor: &machine.processor,
+            cores: i64::try_from(cores).unwrap_or(i64::MAX),
+            memory_gb: machine.memory_kib.and_then(memory::nominal_gb),
+            // Kernels before 4.19 have no smt/active.
+            smt: machine.smt.unwrap_or(widest > 1),
+            turbo: machine.turbo,
+            most_capacity: capacities().max(),
+            least_capacity: capacities().min(),
+            hybrid: machine.cpus.values().any(|cpu| cpu.hybrid.is_some()) || machine.processor.has("hybrid_cpu"),
+        }
+    }
+
+    /// The attributes of a device that has `threads`, all of one core of which `cpu` is known.
+    pub(super) fn device(&self, cpu: &Cpu, threads: &CpuSet) -> Attributes {
+        let mut attributes = Attributes::new();
+        self.place(&mut attributes, cpu, threads);
+        self.facts(&mut attributes, cpu, threads);
+        self.instructions(&mut attributes);
+        attributes
+    }
+
+    /// Where the device is.
+    fn place(&self, attributes: &mut Attributes, cpu: &Cpu, threads: &CpuSet) {
+        put(attributes, "coreID", cpu.core);
+        put(attributes, "socketID", cpu.package);
+        put(attributes, "cacheL3ID", cpu.l3);
+        put(attributes, "numaNodeID", cpu.numa_node);
+        put(attributes, "resource.kubernetes.io/numaNode", cpu.numa_node);
+        put(attributes, "coreType", self.core_type(cpu));
+        put(attributes, "smtEnabled", Some(self.smt));
+        // A list that had to be cut would name other CPUs.
+        put(attributes, "cpuIDs", Some(threads.to_string()).filter(|list| list.len() <= MAX_STRING));
+    }
+
+    /// What policy asks for; on a vendor's hardware also under the vendor's domain.
+    fn facts(&self, attributes: &mut Attributes, cpu: &Cpu, threads: &CpuSet) {
+        let Identity { vendor, family, generation, model, domain } = identify(self.processor, cpu.arm_part);
+        put(attributes, "architecture", self.processor.architecture.map(Architecture::name));
+        put(attributes, "vendor", vendor);
+        put(attributes, "model", model);
+        put(attributes, "freqMHz", cpu.base_mhz);
+        put(attributes, "threadCount", u32::try_from(threads.len()).ok());
+        let vendors = domain.map(|domain| format!("{domain}/"));
+        for domain in iter::once(String::new()).chain(vendors) {
+            put(attributes, &format!("{domain}family"), family);
+            put(attributes, &format!("{domain}generation"), generation);
+            put(attributes, &format!("{domain}cores"), Some(self.cores));
+            put(attributes, &format!("{domain}memoryGB"), self.memory_gb);
+            put(attributes, &format!("{domain}turboBoost"), self.turbo);
+        }
+    }
+
+    /// Instruction sets that applications choose machines by. False is known as well as true, where flags are told.
+    fn instructions(&self, attributes: &mut Attributes) {
+        let told: &[(&str, &str)] = match self.processor.architecture {
+            Some(architecture) if architecture.is_x86() => &[
+                ("avx2", "avx2"),
+                ("avx512", "avx512f"),
+                ("avx512vnni", "avx512_vnni"),
+                ("amx", "amx_tile"),
+            ],
+            Some(architecture) if architecture.is_arm() => {
+                &[("sve", "sve"), ("sve2", "sve2"), ("i8mm", "i8mm"), ("bf16", "bf16")]
+            }
+            _ => &[],
+        };
+        for (name, flag) in told.iter().filter(|_| self.processor.tells_flags()) {
+            put(attributes, name, Some(self.processor.has(flag)));
+        }
+    }
+
+    /// `p-core`, `e-core` or `standard`; unknown where a hybrid processor does not say which CPU is which.
+    fn core_type(&self, cpu: &Cpu) -> Option<&'static str> {
+        match (cpu.hybrid, cpu.capacity, self.most_capacity) {
+            (Some(Hybrid::Performance), ..) => Some("p-core"),
+            (Some(Hybrid::Efficiency), ..) => Some("e-core"),
+            (None, ..) if self.hybrid => None,
+            (None, Some(capacity), Some(most)) if self.is_efficient(self.least_capacity.unwrap_or(most)) => {
+                Some(if self.is_efficient(capacity) { "e-core" } else { "p-core" })
+            }
+            (None, None, Some(_)) => None,
+            _ => Some("standard"),
+        }
+    }
+
+    fn is_efficient(&self, capacity: u32) -> bool {
+        self.most_capacity.is_some_and(|most| f64::from(capacity) <= f64::from(most) * EFFICIENCY_SHARE)
+    }
+}
+
+/// Values that an attribute can have here.
+pub(super) trait Value {
+    fn attribute(self) -> DeviceAttribute;
+}
+
+impl Value for bool {
+    fn attribute(self) -> DeviceAttribute {
+        DeviceAttribute { bool: Some(self), ..DeviceAttribute::default() }
+    }
+}
+
+impl Value for i64 {
+    fn attribute(self) -> DeviceAttribute {
+        DeviceAttribute { int: Some(self), ..DeviceAttribute::default() }
+    }
+}
+
+impl Value for u32 {
+    fn attribute(self) -> DeviceAttribute {
+        i64::from(self).attribute()
+    }
+}
+
+impl Value for &str {
+    fn attribute(self) -> DeviceAttribute {
+        let value = self.get(..self.floor_char_boundary(MAX_STRING)).unwrap_or_default();
+        DeviceAttribute { string: Some(value.to_owned()), ..DeviceAttribute::default() }
+    }
+}
+
+impl Value for String {
+    fn attribute(self) -> DeviceAttribute {
+        self.as_str().attribute()
+    }
+}
+
+/// Adds what is known.
+pub(super) fn put(attributes: &mut Attributes, name: &str, value: Option<impl Value>) {
+    if let Some(value) = value {
+        attributes.insert(name.to_owned(), value.attribute());
+    }
+}

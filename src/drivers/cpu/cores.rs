@@ -1,0 +1,139 @@
+//! CPUs grouped into physical cores, and what each core is called. Pure.
+//!
+//! Two promises: every online CPU is in exactly one core, whatever the files say; and a core's name comes from where it
+//! sits, so that a restart, a reservation or an offline sibling does not change it, and it never comes to mean other
+//! hardware.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
+
+use crate::host::{
+    cpuset::CpuSet,
+    machine::{Cpu, Machine},
+};
+
+/// A physical core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Core<'m> {
+    /// `core-<socket>-<core>`, or as [`Scheme`] says.
+    pub(super) name: String,
+    /// Its online hardware threads.
+    pub(super) cpus: CpuSet,
+    /// The first of them, which speaks for the core.
+    pub(super) first: u32,
+    /// What is known of the first.
+    pub(super) cpu: &'m Cpu,
+}
+
+/// How cores are named. The kernel promises `core_id` to be unique only in what the platform takes for a unit: mostly
+/// the package, on some platforms the die, the cluster, or the NUMA node inside it. The first scheme that gives no name
+/// twice is used for the whole machine: to rename only the cores that clash would let a name move to another core when
+/// one of the two goes offline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    /// `core-<socket>-<core>`
+    Package,
+    /// `core-<socket>-die<die>-<core>`
+    Die,
+    /// `core-<socket>-cluster<cluster>-<core>`
+    Cluster,
+    /// `core-<socket>-numa<node>-<core>`
+    NumaNode,
+    /// `core-cpu<n>`, its lowest online CPU: s390's books, Itanium and SPARC, which repeat ids within everything. Also
+    /// any single core of which the kernel does not tell the place.
+    LowestCpu,
+}
+
+impl Scheme {
+    const IN_ORDER: [Self; 4] = [Self::Package, Self::Die, Self::Cluster, Self::NumaNode];
+
+    /// The name of a core, where its place is known.
+    ///
+    /// A machine whose kernel knows no packages (`physical_package_id` of −1, as on POWER) is one: socket 0.
+    fn name(self, cpu: &Cpu, packages_known: bool) -> Option<String> {
+        let package = if packages_known { cpu.package? } else { 0 };
+        let mut name = format!("core-{package}-");
+        let (kind, unit) = match self {
+            Self::Package => ("", None),
+            Self::Die => ("die", Some(cpu.die?)),
+            Self::Cluster => ("cluster", Some(cpu.cluster?)),
+            Self::NumaNode => ("numa", Some(cpu.numa_node?)),
+            Self::LowestCpu => return None,
+        };
+        if let Some(unit) = unit {
+            // Writing to a String cannot fail.
+            let _ = write!(name, "{kind}{unit}-");
+        }
+        let _ = write!(name, "{}", cpu.core?);
+        Some(name)
+    }
+}
+
+/// The machine's cores in an order that stays the same, by place; and what was contradictory.
+pub(super) fn cores(machine: &Machine) -> (Vec<Core<'_>>, Vec<String>) {
+    let mut warnings = Vec::new();
+    let mut cores: Vec<Core<'_>> = group(machine, &mut warnings)
+        .into_iter()
+        .filter_map(|cpus| {
+            let first = cpus.first()?;
+            Some(Core { name: String::new(), cpu: machine.cpus.get(&first)?, cpus, first })
+        })
+        .collect();
+    let packages_known = machine.cpus.values().any(|cpu| cpu.package.is_some());
+    let scheme = scheme(&cores, packages_known);
+    for core in &mut cores {
+        core.name = scheme.name(core.cpu, packages_known).unwrap_or_else(|| format!("core-cpu{}", core.first));
+    }
+    cores.sort_by_key(|core| {
+        let Cpu { package, die, cluster, core: id, .. } = *core.cpu;
+        (package, die, cluster, id, core.first)
+    });
+    (cores, warnings)
+}
+
+/// The first scheme in which no two cores have one name.
+fn scheme(cores: &[Core<'_>], packages_known: bool) -> Scheme {
+    let clashes = |scheme: &Scheme| {
+        let mut names = BTreeSet::new();
+        // A core that a scheme cannot name at all is no clash, unless the plain scheme could name it.
+        cores.iter().any(|core| match scheme.name(core.cpu, packages_known) {
+            Some(name) => !names.insert(name),
+            None => Scheme::Package.name(core.cpu, packages_known).is_some(),
+        })
+    };
+    Scheme::IN_ORDER.into_iter().find(|scheme| !clashes(scheme)).unwrap_or(Scheme::LowestCpu)
+}
+
+/// Online CPUs by core. CPUs are of one core when each names the same siblings, itself among them; where the kernel
+/// tells no siblings, when all their ids are the same and known.
+fn group(machine: &Machine, warnings: &mut Vec<String>) -> Vec<CpuSet> {
+    let mut by_siblings: BTreeMap<&CpuSet, CpuSet> = BTreeMap::new();
+    let mut by_ids: BTreeMap<_, CpuSet> = BTreeMap::new();
+    let mut alone = Vec::new();
+    for (&number, cpu) in &machine.cpus {
+        match (&cpu.siblings, cpu.core) {
+            (Some(siblings), _) => by_siblings.entry(siblings).or_default().insert(number),
+            (None, Some(core)) => {
+                by_ids.entry((cpu.package, cpu.die, cpu.cluster, core)).or_default().insert(number);
+            }
+            (None, None) => alone.push(CpuSet::from_iter([number])),
+        }
+    }
+    let mut disagree = CpuSet::new();
+    for (siblings, cpus) in &by_siblings {
+        let ids: BTreeSet<_> =
+            cpus.iter().filter_map(|cpu| machine.cpus.get(&cpu)).map(|cpu| (cpu.package, cpu.core)).collect();
+        if *siblings != cpus || ids.len() > 1 {
+            disagree.extend(cpus.iter());
+        }
+    }
+    if let Some(first) = disagree.first() {
+        warnings.push(format!(
+            "sys/devices/system/cpu/cpu{first}/topology: thread_siblings_list of CPUs {disagree} does not agree with \
+             their siblings' or with core_id: CPUs that name the same siblings are taken for one core"
+        ));
+    }
+    by_siblings.into_values().chain(by_ids.into_values()).chain(alone).collect()
+}

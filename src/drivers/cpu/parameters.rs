@@ -1,0 +1,21 @@
+//! A claim's opaque parameters for CPUs. Pure.
+//!
+//! There are none yet. An empty object is taken, so that a claim can be written before there are; a field is refused by
+//! name, so that nobody believes that it does something.
+
+use serde_json::Value;
+
+/// Checks one opaque configuration; the error says what is wrong.
+pub(super) fn check(parameters: &Value) -> Result<(), String> {
+    const INSTEAD: &str = "the CPU driver takes no parameters: write {} or leave the configuration out";
+    match parameters {
+        Value::Object(fields) => match fields.keys().next() {
+            None => Ok(()),
+            Some(field) => Err(format!("unknown field {field:?}; {INSTEAD}")),
+        },
+        Value::Null => Err(format!("they are null, not an object; {INSTEAD}")),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err(format!("they are not an object; {INSTEAD}"))
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! NUMA nodes, their CPUs, and whether they have memory. IO: sysfs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    file::Files,
+    machine::{Cpu, NumaNode},
+};
+
+const NODES: &str = "sys/devices/system/node";
+
+/// Reads the nodes, and tells each CPU its own. A CPU that two nodes claim is in none.
+pub(super) fn observe_nodes(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>) -> BTreeMap<u32, NumaNode> {
+    let numbers = files.numbered(NODES, "node").unwrap_or_default();
+    let with_memory = ["has_memory", "has_normal_memory"]
+        .into_iter()
+        .find_map(|name| files.list(&format!("{NODES}/{name}")).filter(|nodes| !nodes.is_empty()));
+    let mut nodes = BTreeMap::new();
+    for number in numbers {
+        let directory = format!("{NODES}/node{number}");
+        let listed = files.list(&format!("{directory}/cpulist")).or_else(|| files.mask(&format!("{directory}/cpumap")));
+        let has_memory = match &with_memory {
+            Some(nodes) => Some(nodes.contains(number)),
+            None => super::memory::observe_node(files, number).map(|kib| kib > 0),
+        };
+        nodes.insert(number, NumaNode { cpus: listed.unwrap_or_default(), has_memory });
+    }
+    let mut claimed_twice = BTreeSet::new();
+    for (&number, node) in &nodes {
+        for cpu in node.cpus.iter() {
+            let Some(known) = cpus.get_mut(&cpu) else { continue };
+            if known.numa_node.replace(number).is_some_and(|other| other != number) {
+                claimed_twice.insert(cpu);
+                files.contradiction(
+                    &format!("{NODES}/node{number}/cpulist"),
+                    format!("claims CPU {cpu}, as another node does: its node is unknown"),
+                );
+            }
+        }
+    }
+    for cpu in &claimed_twice {
+        if let Some(known) = cpus.get_mut(cpu) {
+            known.numa_node = None;
+        }
+    }
+    from_cpus(files, cpus, &claimed_twice);
+    nodes
+}
+
+/// For CPUs that no node lists: the link `cpuN/nodeM`, which some kernels and recordings have alone.
+fn from_cpus(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>, claimed_twice: &BTreeSet<u32>) {
+    for (number, cpu) in cpus.iter_mut().filter(|(number, cpu)| cpu.numa_node.is_none() && !claimed_twice.contains(number)) {
+        let nodes = files.numbered(&format!("sys/devices/system/cpu/cpu{number}"), "node").unwrap_or_default();
+        cpu.numa_node = nodes.first().copied().filter(|_| nodes.len() == 1);
+    }
+}

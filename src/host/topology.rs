@@ -1,0 +1,163 @@
+//! Which CPUs are online, and where each sits: package, die, cluster, core, threads, level 3 cache. IO: sysfs.
+//!
+//! Sources: the kernel's Documentation/admin-guide/cputopology.rst and ABI/testing/sysfs-devices-system-cpu.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    cpuinfo::{CpuInfo, Parser},
+    cpuset::CpuSet,
+    file::Files,
+    machine::{Cpu, Hybrid},
+};
+
+const CPUS: &str = "sys/devices/system/cpu";
+
+/// Caches that a CPU can have: level 1 instruction and data, 2, 3, 4, with room to spare.
+const MAX_CACHES: u32 = 8;
+
+pub(super) fn observe_cpuinfo(files: &mut Files<'_>) -> CpuInfo {
+    let mut parser = Parser::default();
+    let found = files.lines("proc/cpuinfo", |line| parser.line(line));
+    if !found {
+        files.absent("proc/cpuinfo", "is not there: architecture, vendor and model are unknown");
+    }
+    parser.finish()
+}
+
+pub(super) fn observe_cpus(files: &mut Files<'_>, info: &CpuInfo) -> BTreeMap<u32, Cpu> {
+    let directories = files.numbered(CPUS, "cpu").unwrap_or_default();
+    let online = observe_online(files, &directories);
+    let hybrid = HybridCpus::observe(files);
+    let cpus = online.iter().map(|number| {
+        let mut cpu = match directories.contains(&number) {
+            true => observe_cpu(files, number, &online),
+            false => Cpu::default(),
+        };
+        cpu.hybrid = hybrid.of(number);
+        cpu.arm_part = info.arm_part(number);
+        (number, cpu)
+    });
+    cpus.collect()
+}
+
+/// Whether the kernel says that SMT is in use.
+pub(super) fn observe_smt(files: &mut Files<'_>) -> Option<bool> {
+    files.number(&format!("{CPUS}/smt/active")).map(|active| active != 0)
+}
+
+/// `online`; where it is absent or cannot be right, the directories of CPUs that are not known to be offline; where
+/// there are none, `/proc/stat`.
+fn observe_online(files: &mut Files<'_>, directories: &BTreeSet<u32>) -> CpuSet {
+    let file = format!("{CPUS}/online");
+    let listed = files.list(&file);
+    if listed.as_ref().is_some_and(CpuSet::is_empty) {
+        files.contradiction(&file, "is empty, though this machine runs");
+    }
+    if let Some(online) = listed.filter(|online| !online.is_empty()) {
+        let missing = online.difference(&directories.iter().copied().collect());
+        if !missing.is_empty() {
+            files.contradiction(
+                &file,
+                format!("lists CPUs {missing}, which have no directory beside it: where they sit is unknown"),
+            );
+        }
+        return online;
+    }
+    let topology: BTreeSet<u32> = directories
+        .iter()
+        .copied()
+        .filter(|cpu| files.path(&format!("{CPUS}/cpu{cpu}/topology")).is_dir())
+        .collect();
+    // Only an online CPU has a topology, but kernels older than that directory show none at all.
+    let candidates = if topology.is_empty() { directories } else { &topology };
+    let online: CpuSet =
+        candidates.iter().copied().filter(|cpu| files.number(&format!("{CPUS}/cpu{cpu}/online")) != Some(0)).collect();
+    if !online.is_empty() {
+        return online;
+    }
+    let mut running = CpuSet::new();
+    files.lines("proc/stat", |line| {
+        let cpu = line.strip_prefix("cpu").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        running.extend(cpu);
+        line.starts_with("cpu")
+    });
+    let told = if running.is_empty() { "no CPU can be found" } else { "CPUs are known from proc/stat alone" };
+    files.absent(&file, format!("is not there, nor is any CPU's directory: {told}"));
+    running
+}
+
+fn observe_cpu(files: &mut Files<'_>, number: u32, online: &CpuSet) -> Cpu {
+    let topology = format!("{CPUS}/cpu{number}/topology");
+    let mut id = |name: &str| files.number(&format!("{topology}/{name}"));
+    let (package, die) = (id("physical_package_id"), id("die_id"));
+    let (cluster, core) = (id("cluster_id"), id("core_id"));
+    Cpu {
+        package,
+        die,
+        cluster,
+        core,
+        siblings: observe_siblings(files, &topology, number, online),
+        l3: observe_l3(files, number),
+        capacity: files.number(&format!("{CPUS}/cpu{number}/cpu_capacity")),
+        ..Cpu::default()
+    }
+}
+
+/// The threads of a core under the name of today, that of before 5.3, or as the mask of before 2.6.26.
+fn observe_siblings(files: &mut Files<'_>, topology: &str, number: u32, online: &CpuSet) -> Option<CpuSet> {
+    for name in ["core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings"] {
+        let file = format!("{topology}/{name}");
+        let listed = if name.ends_with("_list") { files.list(&file) } else { files.mask(&file) };
+        match listed {
+            Some(siblings) if siblings.contains(number) => return Some(siblings.intersection(online)),
+            Some(siblings) => {
+                files.contradiction(&file, format!("says {:?}, without CPU {number} itself", siblings.to_string()));
+            }
+            None => {}
+        }
+    }
+    None
+}
+
+/// Level 3 is nearly always `index3`; Itanium and odd kernels have it elsewhere.
+fn observe_l3(files: &mut Files<'_>, number: u32) -> Option<u32> {
+    let caches = format!("{CPUS}/cpu{number}/cache");
+    let is_l3 = |files: &mut Files<'_>, index: u32| files.number(&format!("{caches}/index{index}/level")) == Some(3);
+    let index = match is_l3(files, 3) {
+        true => 3,
+        false => (0..MAX_CACHES).find(|&index| index != 3 && is_l3(files, index))?,
+    };
+    files.number(&format!("{caches}/index{index}/id"))
+}
+
+/// The CPUs of each kind of a hybrid x86 processor, from its performance counters' devices.
+struct HybridCpus {
+    performance: CpuSet,
+    efficiency: CpuSet,
+}
+
+impl HybridCpus {
+    fn observe(files: &mut Files<'_>) -> Self {
+        let performance = files.list("sys/devices/cpu_core/cpus").unwrap_or_default();
+        let mut efficiency = files.list("sys/devices/cpu_atom/cpus").unwrap_or_default();
+        // The low-power island of mobile parts, since 6.15.
+        efficiency = efficiency.union(&files.list("sys/devices/cpu_lowpower/cpus").unwrap_or_default());
+        let both = performance.intersection(&efficiency);
+        if !both.is_empty() {
+            files.contradiction(
+                "sys/devices/cpu_atom/cpus",
+                format!("lists CPUs {both}, as sys/devices/cpu_core/cpus does: their kind is unknown"),
+            );
+        }
+        Self { performance: performance.difference(&both), efficiency: efficiency.difference(&both) }
+    }
+
+    fn of(&self, cpu: u32) -> Option<Hybrid> {
+        match (self.performance.contains(cpu), self.efficiency.contains(cpu)) {
+            (true, _) => Some(Hybrid::Performance),
+            (_, true) => Some(Hybrid::Efficiency),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What could not be read or believed, told once for each kind of file. Pure.
+//!
+//! A host of 512 CPUs whose `core_id` files are unreadable is one fact, not 512: files that differ only in their
+//! numbers and have the same thing wrong with them are told as one, naming the first.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// Collects warnings; each names a file.
+#[derive(Debug, Default)]
+pub struct Warnings(BTreeMap<(String, &'static str), Warning>);
+
+#[derive(Debug)]
+struct Warning {
+    file: PathBuf,
+    detail: String,
+    more: usize,
+}
+
+impl Warnings {
+    /// Notes that `file` has `problem`; `detail` says it in full (`cannot be read: Permission denied`).
+    ///
+    /// `problem` is what makes two warnings the same kind, and is not shown.
+    pub fn add(&mut self, file: &Path, problem: &'static str, detail: impl Into<String>) {
+        let kind = (without_numbers(&file.to_string_lossy()), problem);
+        self.0
+            .entry(kind)
+            .and_modify(|warning| warning.more += 1)
+            .or_insert_with(|| Warning { file: file.to_owned(), detail: detail.into(), more: 0 });
+    }
+
+    /// The warnings as sentences, in a stable order.
+    pub fn into_sentences(self) -> Vec<String> {
+        self.0
+            .into_values()
+            .map(|Warning { file, detail, more }| match more {
+                0 => format!("{} {detail}", file.display()),
+                _ => format!("{} {detail} (and {more} more files like it)", file.display()),
+            })
+            .collect()
+    }
+}
+
+/// `path` with each run of digits made one `0`.
+fn without_numbers(path: &str) -> String {
+    let mut kind = String::with_capacity(path.len());
+    for character in path.chars() {
+        match character.is_ascii_digit() {
+            true if kind.ends_with('0') => {}
+            true => kind.push('0'),
+            false => kind.push(character),
+        }
+    }
+    kind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_differ_only_in_their_numbers_are_told_once() {
+        let mut warnings = Warnings::default();
+        for cpu in [9, 10, 11] {
+            warnings.add(Path::new(&format!("/sys/cpu{cpu}/core_id")), "empty", "is empty");
+        }
+        warnings.add(Path::new("/sys/cpu9/core_id"), "unreadable", "cannot be read");
+        warnings.add(Path::new("/sys/online"), "empty", "is empty");
+        assert_eq!(
+            warnings.into_sentences(),
+            [
+                "/sys/cpu9/core_id is empty (and 2 more files like it)",
+                "/sys/cpu9/core_id cannot be read",
+                "/sys/online is empty"
+            ]
+        );
+    }
+}
