@@ -28,7 +28,8 @@ fn the_charts_roles_are_those_of_config() {
 
 #[test]
 fn chart_and_crate_have_one_version() {
-    let chart = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/dra-operator/Chart.yaml")).unwrap();
+    let chart =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/dra-operator/Chart.yaml")).unwrap();
     let chart: serde_json::Value = serde_saphyr::from_str(&chart).unwrap();
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));

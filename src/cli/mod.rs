@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod crd;
+mod devices;
+mod discover;
+mod granularity;
+mod table;
 
 /// The Kubernetes operator for Dynamic Resource Allocation.
 #[derive(Debug, Parser)]
@@ -18,12 +22,15 @@ struct Cli {
 enum Verb {
     /// Print the CustomResourceDefinition of DraDriverConfig.
     Crd(crd::Args),
+    /// Show the devices of this machine, or of a recorded one.
+    Discover(discover::Args),
 }
 
 /// Reads the command line and does what it says; errors go to standard error, with every cause.
 pub fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Crd(args) => crd::run(&args),
+        Verb::Discover(args) => discover::run(&args),
     };
     match done {
         Ok(code) => code,

@@ -81,9 +81,11 @@ pub struct CpuInfo {
     /// A fixed clock that POWER and s390 write, in MHz.
     pub clock_mhz: Option<u32>,
     /// Instruction set extensions, separated by spaces.
-    flags: String,
-    arm_parts: BTreeMap<u32, ArmPart>,
-    any_arm_part: Option<ArmPart>,
+    pub flags: String,
+    /// Which Arm core each CPU is.
+    pub arm_parts: BTreeMap<u32, ArmPart>,
+    /// Which Arm core the others are: old kernels name one for all.
+    pub any_arm_part: Option<ArmPart>,
 }
 
 impl CpuInfo {
@@ -134,8 +136,7 @@ impl Parser {
             "model" if info.model.is_none() => info.model = value.parse().ok(),
             "stepping" if info.stepping.is_none() => info.stepping = value.parse().ok(),
             "model name" | "uarch" => first(&mut info.model_name, value),
-            "flags" | "features" if info.flags.is_empty() => value.clone_into(&mut info.flags),
-            "isa" if info.flags.is_empty() => value.clone_into(&mut info.flags),
+            "flags" | "features" | "isa" if info.flags.is_empty() => value.clone_into(&mut info.flags),
             "cpu" => {
                 first(&mut info.model_name, value);
                 self.power.get_or_insert_with(|| value.to_owned());

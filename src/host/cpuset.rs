@@ -22,6 +22,13 @@ pub struct CpuSetError {
     example: &'static str,
 }
 
+impl CpuSetError {
+    /// What is wrong, without the text itself.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+}
+
 impl CpuSet {
     /// The empty set.
     pub fn new() -> Self {
@@ -30,8 +37,12 @@ impl CpuSet {
 
     /// Reads a mask as sysfs writes it: 32-bit words in hexadecimal, the highest first (`00000001,000000ff`).
     pub fn from_mask(text: &str) -> Result<Self, CpuSetError> {
-        let error =
-            |problem: String| CpuSetError { text: text.chars().take(80).collect(), problem, form: "CPU mask", example: "words such as 00000000,000000ff" };
+        let error = |problem: String| CpuSetError {
+            text: text.chars().take(80).collect(),
+            problem,
+            form: "CPU mask",
+            example: "words such as 00000000,000000ff",
+        };
         let mut cpus = BTreeSet::new();
         for (first, word) in (0..=MAX_CPU).step_by(32).zip(text.trim().rsplit(',')) {
             let bits = u32::from_str_radix(word, 16).map_err(|_| error(format!("{word:?} is no 32-bit word")))?;

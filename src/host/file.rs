@@ -11,7 +11,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{cpuset::CpuSet, warnings::Warnings};
+use super::{
+    cpuset::{CpuSet, CpuSetError},
+    warnings::Warnings,
+};
 
 /// No file of one value is larger: a list of 8192 CPUs with gaps is 40 KiB, and sysfs itself stops at a page for most.
 const MAX_FILE: u64 = 64 << 10;
@@ -67,19 +70,19 @@ impl<'h> Files<'h> {
     pub(super) fn number(&mut self, file: &str) -> Option<u32> {
         self.value(file, |text| match text.parse::<i64>() {
             Ok(number) => Ok(u32::try_from(number).ok().filter(|&number| number != u32::MAX)),
-            Err(_) => Err("which is no number".to_owned()),
+            Err(_) => Err("that is no number".to_owned()),
         })?
     }
 
     /// A list such as `0-3,8`; an empty file is the empty set.
     pub(super) fn list(&mut self, file: &str) -> Option<CpuSet> {
         let read = self.read(file)?;
-        self.parsed(file, &read, |text| text.parse().map_err(|error| format!("{error}")))
+        self.parsed(file, &read, |text| text.parse().map_err(|error: CpuSetError| error.problem().to_owned()))
     }
 
     /// A mask such as `00000000,000000ff`, which kernels before 2.6.26 wrote where later ones also write lists.
     pub(super) fn mask(&mut self, file: &str) -> Option<CpuSet> {
-        self.value(file, |text| CpuSet::from_mask(text).map_err(|error| format!("{error}")))
+        self.value(file, |text| CpuSet::from_mask(text).map_err(|error| error.problem().to_owned()))
     }
 
     /// The numbers of a directory's entries named `<prefix><number>`; `None` where there is no directory.
@@ -134,7 +137,7 @@ impl<'h> Files<'h> {
             Err(problem) => {
                 let path = self.path(file);
                 let start: String = text.chars().take(40).collect();
-                self.warnings.add(&path, "nonsense", format!("says {start:?}, {problem}"));
+                self.warnings.add(&path, "nonsense", format!("says {start:?}: {problem}"));
                 None
             }
         }
@@ -148,7 +151,7 @@ impl<'h> Files<'h> {
                 self.warnings.add(&path, "large", format!("is larger than {MAX_FILE} bytes, and is not read"));
                 None
             }
-            Ok(_) => Some(String::from_utf8_lossy(&self.buffer).trim().to_owned()),
+            Ok(_) => Some(String::from_utf8_lossy(&self.buffer).trim_matches(blank).to_owned()),
             Err(error) => {
                 self.unreadable(&path, &error);
                 None
@@ -167,4 +170,9 @@ impl<'h> Files<'h> {
 fn open(path: &Path) -> io::Result<File> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     OpenOptions::new().read(true).custom_flags(nonblocking).open(path)
+}
+
+/// White space, and the NUL that some old kernels and recordings end a file with.
+fn blank(character: char) -> bool {
+    character.is_whitespace() || character == '\0'
 }

@@ -23,11 +23,14 @@ pub(super) fn observe_base(files: &mut Files<'_>, machine: &mut Machine) {
         let mut mhz = |name: &str, units_a_mhz: u32| {
             files.number(&format!("{directory}/{name}")).map(|frequency| frequency / units_a_mhz).filter(|&mhz| mhz > 0)
         };
-        cpu.base_mhz = mhz("cpufreq/base_frequency", 1000).or_else(|| match x86 {
-            true => *of_all.get_or_insert_with(|| {
-                mhz("acpi_cppc/nominal_freq", 1).or(named).or_else(|| mhz("cpufreq/bios_limit", 1000))
-            }),
-            false => named.or_else(|| mhz("cpufreq/cpuinfo_max_freq", 1000)),
+        cpu.base_mhz = mhz("cpufreq/base_frequency", 1000).or_else(|| {
+            if x86 {
+                *of_all.get_or_insert_with(|| {
+                    mhz("acpi_cppc/nominal_freq", 1).or(named).or_else(|| mhz("cpufreq/bios_limit", 1000))
+                })
+            } else {
+                named.or_else(|| mhz("cpufreq/cpuinfo_max_freq", 1000))
+            }
         });
     }
 }

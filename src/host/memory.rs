@@ -21,7 +21,8 @@ pub(super) fn observe_node(files: &mut Files<'_>, node: u32) -> Option<u64> {
 fn observe_line(files: &mut Files<'_>, file: &str, name: &str) -> Option<u64> {
     let mut found = None;
     let readable = files.lines(file, |line| {
-        found = line.trim_start().strip_prefix(name).map(|value| value.trim_start().trim_end_matches(" kB").parse::<u64>());
+        found =
+            line.trim_start().strip_prefix(name).map(|value| value.trim_start().trim_end_matches(" kB").parse::<u64>());
         found.is_none()
     });
     match found {

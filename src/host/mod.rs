@@ -34,6 +34,12 @@ impl Host {
         &self.root
     }
 
+    /// The name the machine has for itself.
+    pub fn observe_name(&self) -> Option<String> {
+        let name = Files::below(&self.root).value("proc/sys/kernel/hostname", |name| Ok(name.to_ascii_lowercase()));
+        name.filter(|name| name != "(none)")
+    }
+
     /// Reads what drivers need to know of its processors and memory.
     pub fn observe_machine(&self) -> Machine {
         let mut files = Files::below(&self.root);

@@ -49,7 +49,9 @@ pub(super) fn observe_nodes(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>
 
 /// For CPUs that no node lists: the link `cpuN/nodeM`, which some kernels and recordings have alone.
 fn from_cpus(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>, claimed_twice: &BTreeSet<u32>) {
-    for (number, cpu) in cpus.iter_mut().filter(|(number, cpu)| cpu.numa_node.is_none() && !claimed_twice.contains(number)) {
+    for (number, cpu) in
+        cpus.iter_mut().filter(|(number, cpu)| cpu.numa_node.is_none() && !claimed_twice.contains(number))
+    {
         let nodes = files.numbered(&format!("sys/devices/system/cpu/cpu{number}"), "node").unwrap_or_default();
         cpu.numa_node = nodes.first().copied().filter(|_| nodes.len() == 1);
     }

@@ -30,10 +30,8 @@ pub(super) fn observe_cpus(files: &mut Files<'_>, info: &CpuInfo) -> BTreeMap<u3
     let online = observe_online(files, &directories);
     let hybrid = HybridCpus::observe(files);
     let cpus = online.iter().map(|number| {
-        let mut cpu = match directories.contains(&number) {
-            true => observe_cpu(files, number, &online),
-            false => Cpu::default(),
-        };
+        let known = directories.contains(&number);
+        let mut cpu = if known { observe_cpu(files, number, &online) } else { Cpu::default() };
         cpu.hybrid = hybrid.of(number);
         cpu.arm_part = info.arm_part(number);
         (number, cpu)
@@ -64,11 +62,8 @@ fn observe_online(files: &mut Files<'_>, directories: &BTreeSet<u32>) -> CpuSet 
         }
         return online;
     }
-    let topology: BTreeSet<u32> = directories
-        .iter()
-        .copied()
-        .filter(|cpu| files.path(&format!("{CPUS}/cpu{cpu}/topology")).is_dir())
-        .collect();
+    let topology: BTreeSet<u32> =
+        directories.iter().copied().filter(|cpu| files.path(&format!("{CPUS}/cpu{cpu}/topology")).is_dir()).collect();
     // Only an online CPU has a topology, but kernels older than that directory show none at all.
     let candidates = if topology.is_empty() { directories } else { &topology };
     let online: CpuSet =
@@ -124,10 +119,8 @@ fn observe_siblings(files: &mut Files<'_>, topology: &str, number: u32, online: 
 fn observe_l3(files: &mut Files<'_>, number: u32) -> Option<u32> {
     let caches = format!("{CPUS}/cpu{number}/cache");
     let is_l3 = |files: &mut Files<'_>, index: u32| files.number(&format!("{caches}/index{index}/level")) == Some(3);
-    let index = match is_l3(files, 3) {
-        true => 3,
-        false => (0..MAX_CACHES).find(|&index| index != 3 && is_l3(files, index))?,
-    };
+    let index =
+        [3].into_iter().chain((0..MAX_CACHES).filter(|&index| index != 3)).find(|&index| is_l3(files, index))?;
     files.number(&format!("{caches}/index{index}/id"))
 }
 

@@ -25,10 +25,11 @@ impl Warnings {
     /// `problem` is what makes two warnings the same kind, and is not shown.
     pub fn add(&mut self, file: &Path, problem: &'static str, detail: impl Into<String>) {
         let kind = (without_numbers(&file.to_string_lossy()), problem);
-        self.0
-            .entry(kind)
-            .and_modify(|warning| warning.more += 1)
-            .or_insert_with(|| Warning { file: file.to_owned(), detail: detail.into(), more: 0 });
+        self.0.entry(kind).and_modify(|warning| warning.more += 1).or_insert_with(|| Warning {
+            file: file.to_owned(),
+            detail: detail.into(),
+            more: 0,
+        });
     }
 
     /// The warnings as sentences, in a stable order.

@@ -101,12 +101,9 @@ impl<'m> OfMachine<'m> {
     /// Instruction sets that applications choose machines by. False is known as well as true, where flags are told.
     fn instructions(&self, attributes: &mut Attributes) {
         let told: &[(&str, &str)] = match self.processor.architecture {
-            Some(architecture) if architecture.is_x86() => &[
-                ("avx2", "avx2"),
-                ("avx512", "avx512f"),
-                ("avx512vnni", "avx512_vnni"),
-                ("amx", "amx_tile"),
-            ],
+            Some(architecture) if architecture.is_x86() => {
+                &[("avx2", "avx2"), ("avx512", "avx512f"), ("avx512vnni", "avx512_vnni"), ("amx", "amx_tile")]
+            }
             Some(architecture) if architecture.is_arm() => {
                 &[("sve", "sve"), ("sve2", "sve2"), ("i8mm", "i8mm"), ("bf16", "bf16")]
             }

@@ -71,7 +71,8 @@ impl Scheme {
     }
 }
 
-/// The machine's cores in an order that stays the same, by place; and what was contradictory.
+/// The machine's cores in an order that stays the same, by place, so that whoever takes the next free ones gets
+/// neighbours; and what was contradictory.
 pub(super) fn cores(machine: &Machine) -> (Vec<Core<'_>>, Vec<String>) {
     let mut warnings = Vec::new();
     let mut cores: Vec<Core<'_>> = group(machine, &mut warnings)
@@ -87,8 +88,8 @@ pub(super) fn cores(machine: &Machine) -> (Vec<Core<'_>>, Vec<String>) {
         core.name = scheme.name(core.cpu, packages_known).unwrap_or_else(|| format!("core-cpu{}", core.first));
     }
     cores.sort_by_key(|core| {
-        let Cpu { package, die, cluster, core: id, .. } = *core.cpu;
-        (package, die, cluster, id, core.first)
+        let Cpu { package, numa_node, die, cluster, core: id, .. } = *core.cpu;
+        (package, numa_node, die, cluster, id, core.first)
     });
     (cores, warnings)
 }
@@ -123,16 +124,16 @@ fn group(machine: &Machine, warnings: &mut Vec<String>) -> Vec<CpuSet> {
     }
     let mut disagree = CpuSet::new();
     for (siblings, cpus) in &by_siblings {
-        let ids: BTreeSet<_> =
-            cpus.iter().filter_map(|cpu| machine.cpus.get(&cpu)).map(|cpu| (cpu.package, cpu.core)).collect();
-        if *siblings != cpus || ids.len() > 1 {
+        let packages: BTreeSet<_> =
+            cpus.iter().filter_map(|cpu| machine.cpus.get(&cpu)).map(|cpu| cpu.package).collect();
+        if *siblings != cpus || packages.len() > 1 {
             disagree.extend(cpus.iter());
         }
     }
     if let Some(first) = disagree.first() {
         warnings.push(format!(
-            "sys/devices/system/cpu/cpu{first}/topology: thread_siblings_list of CPUs {disagree} does not agree with \
-             their siblings' or with core_id: CPUs that name the same siblings are taken for one core"
+            "sys/devices/system/cpu/cpu{first}/topology: the siblings of CPUs {disagree} do not name each other, or are \
+             of another package: CPUs that name the same siblings are taken for one core"
         ));
     }
     by_siblings.into_values().chain(by_ids.into_values()).chain(alone).collect()

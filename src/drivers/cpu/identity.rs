@@ -27,14 +27,18 @@ pub(super) fn identify(info: &CpuInfo, part: Option<ArmPart>) -> Identity {
     let model = info.model_name.as_deref().map(plain).filter(|model| !model.is_empty());
     let name = model.as_deref().unwrap_or_default();
     let (vendor, family, generation, domain) = match info.vendor_id.as_deref() {
-        Some("GenuineIntel") => (Some("Intel"), intel_family(name, info), intel_generation(name, info), Some("cpu.intel.com")),
+        Some("GenuineIntel") => {
+            (Some("Intel"), intel_family(name, info), intel_generation(name, info), Some("cpu.intel.com"))
+        }
         Some("AuthenticAMD") => (Some("AMD"), amd_family(name), amd_generation(name, info), Some("cpu.amd.com")),
         Some("HygonGenuine") => (Some("Hygon"), None, None, None),
         Some("CentaurHauls" | "  Shanghai  " | "Shanghai") => (Some("Zhaoxin"), None, None, None),
         Some("IBM/S390") => (Some("IBM"), None, None, None),
         Some("Loongson") => (Some("Loongson"), None, None, None),
         other => match info.architecture {
-            Some(Architecture::Ppc64le | Architecture::Ppc64) if name.starts_with("POWER") => (Some("IBM"), Some("POWER"), power_generation(name), None),
+            Some(Architecture::Ppc64le | Architecture::Ppc64) if name.starts_with("POWER") => {
+                (Some("IBM"), Some("POWER"), power_generation(name), None)
+            }
             _ => (other, None, None, None),
         },
     };

@@ -58,7 +58,7 @@ mod tests {
         #[test]
         fn more_memory_never_says_less_than_there_is(kib in any::<u64>()) {
             if let Some(gb) = nominal_gb(kib) {
-                let claimed = gb.cast_unsigned() as u128 * u128::from(KIB_A_GIB);
+                let claimed = u128::from(gb.cast_unsigned()) * u128::from(KIB_A_GIB);
                 prop_assert!(claimed + u128::from(KIB_A_GIB / 2) >= u128::from(kib));
                 prop_assert!(claimed <= u128::from(kib) + u128::from(kib / 20).max(u128::from(KIB_A_GIB / 2)));
             }

@@ -10,8 +10,6 @@ mod cores;
 mod identity;
 mod memory;
 mod parameters;
-#[cfg(test)]
-mod tests;
 
 use std::collections::BTreeMap;
 
@@ -58,7 +56,7 @@ impl CpuDriver {
         driver.warn_of_reservation(reserved);
         match granularity {
             Granularity::Core => driver.offer_cores(machine, &of_machine, &cores, reserved),
-            Granularity::Thread => driver.offer_threads(machine, &of_machine, reserved),
+            Granularity::Thread => driver.offer_threads(machine, &of_machine, &cores, reserved),
         }
         driver
     }
@@ -75,8 +73,10 @@ impl CpuDriver {
         }
     }
 
-    fn offer_threads(&mut self, machine: &Machine, of_machine: &OfMachine<'_>, reserved: &CpuSet) {
-        for (&number, cpu) in machine.cpus.iter().filter(|(number, _)| !reserved.contains(**number)) {
+    /// In the order of the cores, so that whoever takes the next free threads gets whole cores.
+    fn offer_threads(&mut self, machine: &Machine, of_machine: &OfMachine<'_>, cores: &[Core<'_>], reserved: &CpuSet) {
+        for number in cores.iter().flat_map(|core| core.cpus.iter()).filter(|number| !reserved.contains(*number)) {
+            let Some(cpu) = machine.cpus.get(&number) else { continue };
             let cpus = CpuSet::from_iter([number]);
             let mut attributes = of_machine.device(cpu, &cpus);
             attributes.remove("cpuIDs");
@@ -95,11 +95,7 @@ impl CpuDriver {
     ) {
         let has_memory = |node: &u32| machine.numa_nodes.get(node).and_then(|node| node.has_memory) == Some(true);
         let memory_node = numa_node.filter(has_memory);
-        self.inventory.devices.push(Device {
-            name: name.clone(),
-            attributes: Some(attributes),
-            ..Device::default()
-        });
+        self.inventory.devices.push(Device { name: name.clone(), attributes: Some(attributes), ..Device::default() });
         self.offered.insert(name, Offer { cpus, memory_node });
     }
 
@@ -111,7 +107,9 @@ impl CpuDriver {
                 .push(format!("reserved CPUs {elsewhere} are not online on this node: nothing is reserved there"));
         }
         if !self.online.is_empty() && self.online.is_subset(reserved) {
-            self.inventory.warnings.push(format!("every online CPU ({}) is reserved: no device is offered", self.online));
+            self.inventory
+                .warnings
+                .push(format!("every online CPU ({}) is reserved: no device is offered", self.online));
         }
     }
 }

@@ -1,0 +1,43 @@
+//! Devices of one machine as tables for people. Pure.
+
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
+
+use super::table;
+
+/// Two tables: what is the same on all devices, once; then the devices.
+pub(super) fn table(devices: &[Device]) -> String {
+    let rows = devices.iter().map(|device| {
+        let of = |name: &str| attribute(device, name);
+        let cpus = of("cpuIDs");
+        let cpus = if cpus.is_empty() { of("cpuID") } else { cpus };
+        [
+            device.name.clone(),
+            cpus,
+            of("socketID"),
+            of("coreID"),
+            of("numaNodeID"),
+            of("cacheL3ID"),
+            of("coreType"),
+            of("freqMHz"),
+        ]
+    });
+    let list = table::render(["NAME", "CPUS", "SOCKET", "CORE", "NUMA", "L3", "TYPE", "MHZ"], rows);
+    let Some(first) = devices.first() else { return list };
+    let machine =
+        ["architecture", "vendor", "family", "generation", "model", "cores", "memoryGB", "turboBoost", "smtEnabled"]
+            .map(|name| attribute(first, name));
+    let header = ["ARCHITECTURE", "VENDOR", "FAMILY", "GENERATION", "MODEL", "CORES", "MEMORY-GB", "TURBO", "SMT"];
+    format!("{}\n{list}", table::render(header, [machine]))
+}
+
+/// An attribute's value as text; empty where the device has none.
+fn attribute(device: &Device, name: &str) -> String {
+    match device.attributes.as_ref().and_then(|attributes| attributes.get(name)) {
+        Some(DeviceAttribute { bool: Some(value), .. }) => value.to_string(),
+        Some(DeviceAttribute { int: Some(value), .. }) => value.to_string(),
+        Some(DeviceAttribute { string: Some(value), .. } | DeviceAttribute { version: Some(value), .. }) => {
+            value.clone()
+        }
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,73 @@
+//! `dra-operator discover`: the devices of this machine, or of a recorded one. IO: reads the host, prints.
+//!
+//! Works with no cluster. YAML and JSON are the ResourceSlices that a node plugin would publish.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Args as ClapArgs, ValueEnum};
+use k8s_openapi::{List, api::resource::v1::ResourceSlice};
+
+use super::{devices, granularity};
+use crate::{
+    api::{CpuDriver as Defaults, Granularity},
+    drivers::{Driver as _, Inventory, cpu::CpuDriver},
+    host::{Host, cpuset::CpuSet},
+    slices::pack::NodePool,
+};
+
+/// Arguments of `discover`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Directory with the machine's proc and sys.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    host_root: std::path::PathBuf,
+    /// What one device is: Core or Thread.
+    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parse)]
+    granularity: Granularity,
+    /// CPUs never given to a claim, as a list such as 0-1,8.
+    #[arg(long, value_name = "CPUS", default_value_t)]
+    reserved_cpus: CpuSet,
+    /// Name of the driver in the slices.
+    #[arg(long, value_name = "NAME", default_value = Defaults::DEFAULT_NAME)]
+    driver_name: String,
+    /// Name of the node in the slices. Default: the machine's own.
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node_name: Option<String>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Output {
+    #[default]
+    Table,
+    Yaml,
+    Json,
+}
+
+/// Prints the devices; warnings go to standard error.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let root = &args.host_root;
+    let kind = std::fs::metadata(root).with_context(|| format!("host root {}", root.display()))?;
+    ensure!(kind.is_dir(), "host root {} is not a directory: name one that has proc and sys", root.display());
+    let host = Host::at(root);
+    let driver = CpuDriver::new(&host.observe_machine(), args.granularity, &args.reserved_cpus);
+    let Inventory { devices, warnings } = driver.inventory();
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+    if devices.is_empty() && args.reserved_cpus.is_empty() {
+        bail!("no CPU found under {}: it needs sys/devices/system/cpu or proc/stat of a machine", root.display());
+    }
+    let node = args.node_name.clone().or_else(|| host.observe_name()).unwrap_or_else(|| "localhost".to_owned());
+    let pool = NodePool { driver: args.driver_name.clone(), node, owner: None };
+    let slices = List::<ResourceSlice> { items: pool.pack(devices), ..List::default() };
+    match args.output {
+        Output::Table => print!("{}", devices::table(devices)),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(&slices)?),
+        Output::Json => println!("{}", serde_json::to_string_pretty(&slices)?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
