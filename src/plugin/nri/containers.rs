@@ -9,6 +9,7 @@
 //! checkpoint lost) is left alone: to move it could only take it from or put it on CPUs that are not its own.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, VecDeque},
     sync::Arc,
 };
@@ -151,8 +152,8 @@ impl Containers {
             reassert: false,
             attempts: Attempts::WithOthers,
         };
-        let change = Some(self.wanted(&known)).filter(|wanted| known.has.lacks(wanted));
-        known.asked = change.as_ref().map(|change| Arc::new(known.has.after(change)));
+        let change = Some(self.wanted(&known)).filter(|wanted| known.has.lacks(wanted)).map(Cow::into_owned);
+        known.asked = change.as_ref().map(|change| Arc::new(known.has.after(Cow::Borrowed(change)).into_owned()));
         self.known.insert(id.to_owned(), known);
         change
     }
@@ -161,16 +162,17 @@ impl Containers {
     pub fn update(&mut self, id: &str, requested: &Placement) -> Option<Placement> {
         let mut known = self.known.remove(id)?;
         if known.usage == Use::Free {
-            known.before = Arc::new(known.before.after(requested));
+            known.before = Arc::new(known.before.after(Cow::Borrowed(requested)).into_owned());
         }
-        let wanted = self.wanted(&known);
+        let wanted = self.wanted(&known).into_owned();
         // What is not asked for stays as it is, and that is brought in order elsewhere.
         let instead = |requested: &CpuSet, wanted: CpuSet| if requested.is_empty() { CpuSet::new() } else { wanted };
         let instead = Placement {
             cpus: instead(&requested.cpus, wanted.cpus),
             memory_nodes: instead(&requested.memory_nodes, wanted.memory_nodes),
         };
-        known.asked = Some(Arc::new(known.has.after(requested).after(&instead)));
+        let asked = known.has.after(Cow::Borrowed(requested));
+        known.asked = Some(Arc::new(asked.after(Cow::Borrowed(&instead)).into_owned()));
         self.known.insert(id.to_owned(), known);
         Some(instead).filter(|instead| requested.lacks(instead))
     }
@@ -207,11 +209,7 @@ impl Containers {
                 self.queue.push_front(id);
                 break;
             }
-            let placement = known.has.after(&self.wanted(known));
-            let placement = match changes.last() {
-                Some(Change { placement: last, .. }) if **last == placement => Arc::clone(last),
-                _ => Arc::new(placement),
-            };
+            let placement = self.target(known, changes.last());
             if let Some(known) = self.known.get_mut(&id) {
                 known.asked = Some(Arc::clone(&placement));
             }
@@ -225,13 +223,14 @@ impl Containers {
 
     /// All changes that the runtime has not confirmed, for containers other than `except`.
     pub fn outstanding(&self, except: &str) -> Vec<Change> {
-        let lacking = self
-            .known
-            .iter()
-            .filter(|(id, known)| known.updatable && id.as_str() != except && known.has.lacks(&self.wanted(known)));
-        lacking
-            .map(|(id, known)| Change { id: id.clone(), placement: Arc::new(known.has.after(&self.wanted(known))) })
-            .collect()
+        let mut changes: Vec<Change> = Vec::new();
+        for (id, known) in &self.known {
+            if known.updatable && id != except && known.has.lacks(&self.wanted(known)) {
+                let placement = self.target(known, changes.last());
+                changes.push(Change { id: id.clone(), placement });
+            }
+        }
+        changes
     }
 
     /// The runtime made these changes.
@@ -294,10 +293,12 @@ impl Containers {
     pub fn kept(&self) -> impl Iterator<Item = (&str, Kept)> {
         self.known.iter().filter(|(_, known)| known.usage == Use::Free).filter_map(|(id, known)| {
             let before = &*known.before;
-            let mut given = vec![(*known.has).clone(), known.has.after(&self.wanted(known))];
-            given.extend(known.asked.as_deref().cloned());
-            given.retain(|given| given != before);
+            let target = known.has.after(self.wanted(known));
+            let mut given: Vec<&Placement> = vec![&known.has, &target];
+            given.extend(known.asked.as_deref());
+            given.retain(|given| *given != before);
             given.dedup();
+            let given: Vec<Placement> = given.into_iter().cloned().collect();
             (!given.is_empty()).then(|| (id.as_str(), Kept { before: before.clone(), given }))
         })
     }
@@ -325,16 +326,33 @@ impl Containers {
         known.reassert || has.lacks(&self.wanted(known))
     }
 
-    /// What a container should have.
-    fn wanted(&self, known: &Known) -> Placement {
+    /// What a container has once it has what it should. Most have the same as the one before: that is kept once.
+    fn target(&self, known: &Known, last: Option<&Change>) -> Arc<Placement> {
+        let target = known.has.after(self.wanted(known));
+        match last {
+            Some(Change { placement, .. }) if **placement == *target => Arc::clone(placement),
+            _ => Arc::new(target.into_owned()),
+        }
+    }
+
+    /// What a container should have. Copies nothing where there are many of a kind.
+    fn wanted<'a>(&'a self, known: &'a Known) -> Cow<'a, Placement> {
         match &known.usage {
-            Use::Claim(placement) => placement.clone(),
-            Use::Refused => Placement::default(),
+            Use::Claim(placement) => Cow::Borrowed(placement),
+            Use::Refused => Cow::Owned(Placement::default()),
             Use::Free => {
                 let nothing = Placement::default();
                 let share = self.share.as_ref().unwrap_or(&nothing);
                 let (before, has, everything) = (&known.before, &known.has, &self.everything);
-                Placement {
+                let lifted = |share: &CpuSet, has: &CpuSet| share.is_empty() && !has.is_empty();
+                if let Some(share) = &self.share
+                    && before.is_empty()
+                    && !lifted(&share.cpus, &has.cpus)
+                    && !lifted(&share.memory_nodes, &has.memory_nodes)
+                {
+                    return Cow::Borrowed(share);
+                }
+                Cow::Owned(Placement {
                     cpus: without_claim(&before.cpus, &share.cpus, &has.cpus, &everything.cpus),
                     memory_nodes: without_claim(
                         &before.memory_nodes,
@@ -342,7 +360,7 @@ impl Containers {
                         &has.memory_nodes,
                         &everything.memory_nodes,
                     ),
-                }
+                })
             }
         }
     }
@@ -360,3 +378,6 @@ fn without_claim(before: &CpuSet, share: &CpuSet, has: &CpuSet, everything: &Cpu
         (true, true) => everything.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

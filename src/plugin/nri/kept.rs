@@ -83,3 +83,48 @@ impl KeptFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::nri::{
+        containers::{Observed, Use},
+        placement::Placement,
+    };
+
+    fn on(cpus: &str) -> Placement {
+        Placement { cpus: cpus.parse().unwrap(), ..Placement::default() }
+    }
+
+    fn containers(share: Option<Placement>) -> Containers {
+        let observed = Observed { id: "a".into(), usage: Use::Free, placement: Some(on("0-5")) };
+        Containers::synchronize([observed], &HashMap::new(), share, on("0-7"))
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded_and_forgotten_when_it_is_given_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nri.json");
+        let mut file = KeptFile::new(path.clone());
+        file.save(&containers(Some(on("4-7"))));
+        let loaded = KeptFile::new(path.clone()).load();
+        assert_eq!(loaded, [("a".to_owned(), Kept { before: on("0-5"), given: vec![on("4-5")] })].into());
+        file.save(&containers(None));
+        assert_eq!(KeptFile::new(path).load(), HashMap::new());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_as_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nri.json");
+        for content in [
+            "",
+            "{",
+            r#"{"version":2,"containers":{}}"#,
+            r#"{"version":1,"containers":{"a":{"before":{"cpus":"x"},"given":[]}}}"#,
+        ] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(KeptFile::new(path.clone()).load(), HashMap::new(), "{content}");
+        }
+    }
+}

@@ -29,6 +29,8 @@
 
 pub mod connection;
 mod containers;
+#[cfg(test)]
+mod fake_runtime;
 mod kept;
 mod messages;
 pub mod mux;

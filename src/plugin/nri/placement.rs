@@ -1,5 +1,7 @@
 //! Where a container may run: its CPUs and its memory nodes. Pure.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use super::messages::{Container, LinuxCpu, LinuxResources};
@@ -33,11 +35,19 @@ impl Placement {
         lacks(&self.cpus, &wanted.cpus) || lacks(&self.memory_nodes, &wanted.memory_nodes)
     }
 
-    /// What a container that has `self` has after `change`.
-    #[must_use]
-    pub(super) fn after(&self, change: &Self) -> Self {
-        let after = |has: &CpuSet, change: &CpuSet| if change.is_empty() { has.clone() } else { change.clone() };
-        Self { cpus: after(&self.cpus, &change.cpus), memory_nodes: after(&self.memory_nodes, &change.memory_nodes) }
+    /// What a container that has `self` has after `change`. Most often that is `change`, and nothing is copied.
+    pub(super) fn after<'a>(&self, change: Cow<'a, Self>) -> Cow<'a, Self> {
+        let stays = |has: &CpuSet, change: &CpuSet| change.is_empty() && !has.is_empty();
+        let cpus_stay = stays(&self.cpus, &change.cpus);
+        let memory_nodes_stay = stays(&self.memory_nodes, &change.memory_nodes);
+        if !cpus_stay && !memory_nodes_stay {
+            return change;
+        }
+        let Self { cpus, memory_nodes } = change.into_owned();
+        Cow::Owned(Self {
+            cpus: if cpus_stay { self.cpus.clone() } else { cpus },
+            memory_nodes: if memory_nodes_stay { self.memory_nodes.clone() } else { memory_nodes },
+        })
     }
 
     /// What the runtime says of cpusets, or the list that nobody can read.

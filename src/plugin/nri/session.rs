@@ -302,3 +302,6 @@ fn everything(host_root: &Path) -> Placement {
     };
     Placement { cpus: list("sys/devices/system/cpu/online"), memory_nodes: list("sys/devices/system/node/has_memory") }
 }
+
+#[cfg(test)]
+mod tests;

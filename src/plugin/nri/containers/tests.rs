@@ -1,0 +1,252 @@
+//! What becomes of containers, story by story.
+
+use super::*;
+
+fn on(cpus: &str) -> Placement {
+    Placement { cpus: cpus.parse().unwrap(), ..Placement::default() }
+}
+
+fn free(id: &str, cpus: &str) -> Observed {
+    Observed { id: id.into(), usage: Use::Free, placement: Some(on(cpus)) }
+}
+
+fn claims(id: &str, grant: &str, cpus: &str) -> Observed {
+    Observed { id: id.into(), usage: Use::Claim(on(grant)), placement: Some(on(cpus)) }
+}
+
+/// A host of CPUs 0-7, with others kept to `share`, or free.
+fn host(observed: Vec<Observed>, share: Option<&str>) -> Containers {
+    Containers::synchronize(observed, &HashMap::new(), share.map(on), on("0-7"))
+}
+
+/// The next changes, as `id cpus`, without an answer to them.
+fn ask(containers: &mut Containers) -> (Vec<Change>, Vec<String>) {
+    let changes = containers.next_changes(100);
+    let text = changes.iter().map(|change| format!("{} {}", change.id, change.placement.cpus)).collect();
+    (changes, text)
+}
+
+/// All changes until nothing is left to do, each confirmed, sorted.
+fn settle(containers: &mut Containers) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        let (changes, text) = ask(containers);
+        if changes.is_empty() {
+            break;
+        }
+        containers.confirm(&changes);
+        all.extend(text);
+    }
+    assert!(containers.settled());
+    all.sort();
+    all
+}
+
+/// What a later plugin reads.
+fn remembered(containers: &Containers) -> HashMap<String, Kept> {
+    containers.kept().map(|(id, kept)| (id.to_owned(), kept)).collect()
+}
+
+#[test]
+fn with_no_claims_no_container_is_touched() {
+    let mut containers = host(vec![free("a", ""), free("b", "2-3"), free("c", "0-7")], None);
+    assert_eq!(settle(&mut containers), [""; 0]);
+    assert_eq!(containers.create("d", Use::Free, on("")), None);
+    containers.observe("d", Some(on("")));
+    assert_eq!(containers.update("a", &on("1")), None);
+    containers.observe("a", Some(on("1")));
+    assert_eq!(settle(&mut containers), [""; 0]);
+    assert!(remembered(&containers).is_empty());
+}
+
+#[test]
+fn others_are_kept_off_and_given_back_and_then_left_alone() {
+    let mut containers = host(vec![free("a", ""), free("b", "2-3"), claims("c", "0-1", "")], None);
+    assert_eq!(settle(&mut containers), ["c 0-1"]);
+    containers.keep_others_to(Some(on("2-7")), on("0-7"));
+    assert_eq!(settle(&mut containers), ["a 2-7"], "b is within the share already");
+    containers.keep_others_to(Some(on("4-7")), on("0-7"));
+    assert_eq!(settle(&mut containers), ["a 4-7"], "b was kept by somebody else to what is claimed now");
+    containers.keep_others_to(None, on("0-7"));
+    assert_eq!(settle(&mut containers), ["a 0-7"]);
+    assert!(remembered(&containers).is_empty());
+    containers.keep_others_to(None, on("0-5"));
+    assert_eq!(settle(&mut containers), [""; 0], "offline CPUs are no reason to touch what is free");
+}
+
+#[test]
+fn what_somebody_else_narrowed_is_never_widened_and_is_given_back_as_it_was() {
+    let mut containers = host(vec![free("a", "0-3")], Some("2-7"));
+    assert_eq!(settle(&mut containers), ["a 2-3"]);
+    containers.keep_others_to(None, on("0-7"));
+    assert_eq!(settle(&mut containers), ["a 0-3"]);
+}
+
+#[test]
+fn a_container_is_created_where_it_belongs() {
+    let mut containers = host(vec![], Some("2-7"));
+    assert_eq!(containers.create("a", Use::Free, on("")), Some(on("2-7")));
+    assert_eq!(containers.create("b", Use::Claim(on("0-1")), on("")), Some(on("0-1")));
+    assert_eq!(containers.create("c", Use::Claim(on("0-1")), on("0-1")), None, "it would be there anyway");
+    assert!(containers.settled());
+}
+
+#[test]
+fn a_container_is_not_updated_before_the_runtime_can_find_it() {
+    let mut containers = host(vec![], None);
+    assert_eq!(containers.create("a", Use::Free, on("")), None);
+    containers.keep_others_to(Some(on("2-7")), on("0-7"));
+    assert_eq!(ask(&mut containers).1, [""; 0]);
+    assert!(!containers.settled(), "it may run where it must not");
+    containers.observe("a", Some(on("")));
+    assert_eq!(settle(&mut containers), ["a 2-7"]);
+}
+
+#[test]
+fn an_update_by_somebody_else_does_not_move_a_claims_container() {
+    let mut containers = host(vec![claims("a", "0-1", "0-1")], Some("2-7"));
+    settle(&mut containers);
+    assert_eq!(containers.update("a", &on("2-7")), Some(on("0-1")));
+    assert_eq!(containers.update("a", &on("")), None, "an update of its memory limit, say");
+    containers.observe("a", Some(on("5")));
+    assert_eq!(settle(&mut containers), ["a 0-1"], "whoever did that");
+}
+
+#[test]
+fn an_update_by_somebody_else_is_what_another_container_is_given_back() {
+    let mut containers = host(vec![free("a", "")], Some("2-7"));
+    settle(&mut containers);
+    assert_eq!(containers.update("a", &on("0-4")), Some(on("2-4")));
+    containers.observe("a", Some(on("2-4")));
+    assert_eq!(settle(&mut containers), [""; 0]);
+    containers.keep_others_to(None, on("0-7"));
+    assert_eq!(settle(&mut containers), ["a 0-4"]);
+}
+
+#[test]
+fn claims_are_pinned_again_at_synchronisation_and_before_others_are_moved() {
+    let mut containers = host(vec![free("a", ""), claims("b", "0-1", "0-1"), free("c", "")], Some("2-7"));
+    let (_, asked) = ask(&mut containers);
+    assert_eq!(asked[0], "b 0-1");
+    assert_eq!(asked.len(), 3);
+}
+
+#[test]
+fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
+    let mut before = host(vec![free("a", ""), free("b", "0-3")], Some("2-7"));
+    settle(&mut before);
+    let found = || vec![free("a", "2-7"), free("b", "2-3")];
+    let mut after = Containers::synchronize(found(), &remembered(&before), None, on("0-7"));
+    assert_eq!(settle(&mut after), ["a 0-7", "b 0-3"]);
+    let mut forgetful = host(found(), None);
+    assert_eq!(settle(&mut forgetful), [""; 0], "what is not remembered belongs to somebody else");
+}
+
+#[test]
+fn what_somebody_else_did_while_the_plugin_was_away_is_not_undone() {
+    let mut before = host(vec![free("a", "")], Some("2-7"));
+    settle(&mut before);
+    let mut after = Containers::synchronize([free("a", "5")], &remembered(&before), None, on("0-7"));
+    assert_eq!(settle(&mut after), [""; 0]);
+}
+
+#[test]
+fn a_change_is_remembered_before_the_runtime_is_asked_for_it() {
+    let mut before = host(vec![free("a", "")], Some("2-7"));
+    let remembered_before = remembered(&before);
+    ask(&mut before);
+    for remembered in [remembered_before, remembered(&before)] {
+        // The plugin dies; the runtime did it all the same, or did not.
+        for found in ["2-7", ""] {
+            let mut after = Containers::synchronize([free("a", found)], &remembered, None, on("0-7"));
+            assert_eq!(settle(&mut after), if found.is_empty() { vec![] } else { vec!["a 0-7"] });
+        }
+    }
+}
+
+#[test]
+fn several_changes_that_fail_are_tried_one_by_one_and_the_culprit_later() {
+    let mut containers = host(vec![free("a", ""), free("b", "")], Some("2-7"));
+    let (both, _) = ask(&mut containers);
+    assert_eq!(both.len(), 2);
+    assert!(!containers.fail(&both));
+    let mut tried = Vec::new();
+    loop {
+        let (changes, _) = ask(&mut containers);
+        let [change] = &changes[..] else { break };
+        tried.push(change.id.clone());
+        if change.id == "a" {
+            assert!(containers.fail(&changes));
+        } else {
+            containers.confirm(&changes);
+        }
+    }
+    tried.sort();
+    assert_eq!((tried, containers.failed()), (vec!["a".to_owned(), "b".to_owned()], 1));
+    assert!(containers.settled(), "one dying container does not hold up the claims");
+    containers.retry();
+    assert_eq!(settle(&mut containers), ["a 2-7"]);
+}
+
+#[test]
+fn an_answer_to_an_overtaken_change_is_not_taken_for_the_last() {
+    let mut containers = host(vec![free("a", "")], Some("2-7"));
+    let (old, _) = ask(&mut containers);
+    containers.keep_others_to(None, on("0-7"));
+    containers.confirm(&old);
+    assert_eq!(settle(&mut containers), ["a 0-7"]);
+    let (_, _) = ask(&mut containers);
+    containers.keep_others_to(Some(on("3-7")), on("0-7"));
+    let (late, _) = ask(&mut containers);
+    containers.update("a", &on("3-5"));
+    containers.confirm(&late);
+    containers.observe("a", Some(on("3-5")));
+    assert_eq!(settle(&mut containers), [""; 0]);
+}
+
+#[test]
+fn a_running_container_whose_claim_is_refused_is_left_alone() {
+    let refused = Observed { id: "a".into(), usage: Use::Refused, placement: Some(on("0-1")) };
+    let unreadable = Observed { id: "b".into(), usage: Use::Free, placement: None };
+    let mut containers = host(vec![refused, unreadable], Some("2-7"));
+    assert_eq!(settle(&mut containers), [""; 0]);
+    assert_eq!(containers.update("a", &on("4")), None);
+}
+
+#[test]
+fn with_nothing_left_others_run_everywhere() {
+    let mut containers = host(vec![free("a", ""), free("b", "")], Some("4-7"));
+    settle(&mut containers);
+    containers.keep_others_to(Some(on("")), on("0-7"));
+    assert_eq!(settle(&mut containers), ["a 0-7", "b 0-7"]);
+}
+
+#[test]
+fn memory_nodes_are_kept_apart_from_cpus() {
+    let nodes = |nodes: &str| Placement { memory_nodes: nodes.parse().unwrap(), ..Placement::default() };
+    let everything = Placement { memory_nodes: "0-1".parse().unwrap(), ..on("0-7") };
+    let observed = [free("a", "2-3"), Observed { usage: Use::Claim(nodes("0")), ..claims("b", "", "") }];
+    let mut containers = Containers::synchronize(observed, &HashMap::new(), Some(nodes("1")), everything.clone());
+    let (changes, _) = ask(&mut containers);
+    let placed = |id: &str| (*changes.iter().find(|change| change.id == id).unwrap().placement).clone();
+    assert_eq!(placed("b"), nodes("0"));
+    assert_eq!(placed("a"), Placement { memory_nodes: "1".parse().unwrap(), ..on("2-3") });
+    containers.confirm(&changes);
+    containers.keep_others_to(None, everything);
+    let (changes, _) = ask(&mut containers);
+    assert_eq!(changes[0].placement.memory_nodes.to_string(), "0-1");
+}
+
+#[test]
+fn thousands_of_containers_are_placed_within_a_hook() {
+    let start = std::time::Instant::now();
+    let observed = (0..5000).map(|n| free(&format!("{n:064}"), ""));
+    let share = Some(Placement { cpus: (4..256).collect(), ..Placement::default() });
+    let everything = Placement { cpus: (0..256).collect(), ..Placement::default() };
+    let mut containers = Containers::synchronize(observed, &HashMap::new(), share, everything);
+    assert_eq!(containers.next_changes(16).len(), 16);
+    containers.create("new", Use::Claim(on("0-3")), on(""));
+    assert_eq!(containers.outstanding("new").len(), 5000);
+    let took = start.elapsed();
+    assert!(took < std::time::Duration::from_secs(1), "{took:?}: the runtime waits for 2 s");
+}

@@ -1,0 +1,297 @@
+//! The plugin against a scripted runtime on a socket.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard},
+};
+
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::{
+    drivers::Grant,
+    plugin::{
+        grants::{ContainerIdentity, Refusal},
+        nri::{
+            fake_runtime::{FakePlugin, FakeRuntime, container, pod},
+            ttrpc::Code,
+        },
+    },
+};
+
+/// Prepared claims: `TOKEN=x` in a container's environment is the claim x.
+struct FakeGrants {
+    state: Mutex<(BTreeMap<String, Grant>, Option<Grant>)>,
+    changes: watch::Sender<u64>,
+}
+
+fn grant(cpus: &str) -> Grant {
+    Grant { cpus: cpus.parse().unwrap(), ..Grant::default() }
+}
+
+impl FakeGrants {
+    fn state(&self) -> MutexGuard<'_, (BTreeMap<String, Grant>, Option<Grant>)> {
+        self.state.lock().unwrap()
+    }
+
+    /// Claims and what is left change; the number of the new state.
+    fn set(&self, claims: &[(&str, &str)], remainder: Option<&str>) -> u64 {
+        *self.state() =
+            (claims.iter().map(|(token, cpus)| ((*token).into(), grant(cpus))).collect(), remainder.map(grant));
+        self.changes.send_modify(|state| *state += 1);
+        *self.changes.borrow()
+    }
+}
+
+impl Grants for FakeGrants {
+    fn of_container(&self, container: &ContainerIdentity<'_>) -> Result<Option<Grant>, Refusal> {
+        let Some(token) = container.env.iter().find_map(|variable| variable.strip_prefix("TOKEN=")) else {
+            return Ok(None);
+        };
+        self.state().0.get(token).cloned().map(Some).ok_or_else(|| Refusal::NotPrepared {
+            driver: "dra.cpu".into(),
+            namespace: container.pod_namespace.into(),
+            pod: container.pod_name.into(),
+            container: container.container_name.into(),
+        })
+    }
+
+    fn remainder(&self) -> Option<Grant> {
+        self.state().1.clone()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
+
+/// A node of CPUs 0-7 with a runtime, and the plugin on it.
+struct Node {
+    directory: TempDir,
+    runtime: FakeRuntime,
+    grants: Arc<FakeGrants>,
+    status: watch::Receiver<NriStatus>,
+    plugin: JoinHandle<Infallible>,
+}
+
+impl Node {
+    fn start(claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let sys = directory.path().join("sys/devices/system");
+        for (file, content) in [("cpu/online", "0-7\n"), ("node/has_memory", "0\n")] {
+            std::fs::create_dir_all(sys.join(file).parent().unwrap()).unwrap();
+            std::fs::write(sys.join(file), content).unwrap();
+        }
+        let runtime = FakeRuntime::listen(&directory.path().join("nri.sock"));
+        let grants = Arc::new(FakeGrants { state: Mutex::default(), changes: watch::Sender::new(0) });
+        grants.set(claims, remainder);
+        let (plugin, status) = Self::plugin(&directory, &grants);
+        Self { directory, runtime, grants, status, plugin }
+    }
+
+    fn plugin(directory: &TempDir, grants: &Arc<FakeGrants>) -> (JoinHandle<Infallible>, watch::Receiver<NriStatus>) {
+        let settings = Settings {
+            socket: directory.path().join("nri.sock"),
+            plugin_name: "dra.cpu".into(),
+            state_dir: directory.path().into(),
+            host_root: directory.path().into(),
+        };
+        let (report, status) = watch::channel(NriStatus::default());
+        let grants: Arc<dyn Grants> = Arc::clone(grants) as _;
+        (tokio::spawn(run(settings, grants, report)), status)
+    }
+
+    /// The plugin dies and a new one starts.
+    fn restart(&mut self) {
+        self.plugin.abort();
+        (self.plugin, self.status) = Self::plugin(&self.directory, &self.grants);
+    }
+
+    /// Waits until the plugin reports this.
+    async fn reports(&mut self, what: impl FnMut(&NriStatus) -> bool) -> NriStatus {
+        let reported = tokio::time::timeout(Duration::from_secs(10), self.status.wait_for(what)).await;
+        reported.expect("the plugin reports it").unwrap().clone()
+    }
+
+    /// A connected plugin that knows these containers.
+    async fn connect(&mut self, containers: &[(&str, &str, &str)]) -> FakePlugin {
+        let mut plugin = self.runtime.plugin().await;
+        let containers = containers.iter().map(|(id, env, cpus)| container(id, "pod", env, cpus)).collect();
+        let answer = plugin.synchronize(vec![pod("pod", "default")], containers, false).await;
+        assert!(!answer.more);
+        self.reports(|status| status.connected).await;
+        plugin
+    }
+}
+
+#[tokio::test]
+async fn with_no_claims_nothing_is_asked_for() {
+    let mut node = Node::start(&[], None);
+    let mut plugin = node.connect(&[("a", "", ""), ("b", "", "2-3")]).await;
+    assert_eq!(plugin.create(pod("pod", "default"), container("c", "pod", "", "")).await, Ok((String::new(), vec![])));
+    plugin.event("PostCreateContainer", container("c", "pod", "", "")).await;
+    plugin.asks_nothing().await;
+    node.reports(|status| status.applied == 1).await;
+    assert!(!node.directory.path().join("nri.json").exists(), "nothing to remember");
+}
+
+#[tokio::test]
+async fn a_claims_container_is_pinned_and_others_are_off_its_cpus_before_it_starts() {
+    let mut node = Node::start(&[], None);
+    let mut plugin = node.connect(&[("a", "", "")]).await;
+    let state = node.grants.set(&[("x", "0-1")], Some("2-7"));
+    let (asked, changes) = plugin.asks().await;
+    assert_eq!(changes, ["a 2-7"]);
+    // The runtime is busy with the creation and makes the changes only after it.
+    let created = plugin.create(pod("pod", "default"), container("b", "pod", "TOKEN=x", "")).await;
+    assert_eq!(created, Ok(("0-1".into(), vec!["a 2-7".into()])));
+    assert_ne!(node.status.borrow().applied, state);
+    plugin.reply(asked, Ok(vec![])).await;
+    node.reports(|status| status.applied == state).await;
+    plugin.event("PostCreateContainer", container("b", "pod", "TOKEN=x", "0-1")).await;
+    let created = plugin.create(pod("pod", "default"), container("c", "pod", "", "")).await;
+    assert_eq!(created, Ok(("2-7".into(), vec![])));
+    plugin.asks_nothing().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_prepared_just_before_its_container_is_created_is_known() {
+    let mut node = Node::start(&[], None);
+    let mut plugin = node.connect(&[]).await;
+    *node.grants.state() = ([("x".to_owned(), grant("3"))].into(), Some(grant("0-2,4-7")));
+    let created = plugin.create(pod("pod", "default"), container("b", "pod", "TOKEN=x", "")).await;
+    assert_eq!(created, Ok(("3".into(), vec![])), "though no change was announced");
+}
+
+#[tokio::test]
+async fn a_container_with_an_unknown_token_is_refused_with_the_reason() {
+    let mut node = Node::start(&[], None);
+    let mut plugin = node.connect(&[]).await;
+    let refused = plugin.create(pod("web", "shop"), container("b", "web", "TOKEN=forged", "")).await.unwrap_err();
+    assert_eq!(refused.code, Code::FailedPrecondition as i32);
+    assert!(refused.message.contains("shop/web") && refused.message.contains("not prepared"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_claim_that_brings_nothing_is_refused_rather_than_run_anywhere() {
+    let mut node = Node::start(&[("x", "")], None);
+    let mut plugin = node.connect(&[]).await;
+    let refused = plugin.create(pod("web", "shop"), container("b", "web", "TOKEN=x", "")).await.unwrap_err();
+    assert!(refused.message.contains("neither CPUs nor memory nodes"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn when_the_last_claim_goes_all_is_given_back_once() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[("a", "", ""), ("b", "TOKEN=x", "0-1")]).await;
+    assert_eq!(plugin.makes().await, ["b 0-1", "a 2-7"]);
+    plugin.event("StopContainer", container("b", "pod", "TOKEN=x", "0-1")).await;
+    let state = node.grants.set(&[], None);
+    assert_eq!(plugin.makes().await, ["a 0-7"]);
+    node.reports(|status| status.applied == state).await;
+    plugin.asks_nothing().await;
+}
+
+#[tokio::test]
+async fn somebody_elses_update_does_not_move_a_claims_container() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[("b", "TOKEN=x", "0-1")]).await;
+    plugin.makes().await;
+    assert_eq!(plugin.update(container("b", "pod", "TOKEN=x", "0-1"), "2-7").await, ["b 0-1"]);
+    assert_eq!(plugin.update(container("b", "pod", "TOKEN=x", "0-1"), "").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_runtime_that_restarts_is_found_again_and_its_containers_are_put_in_order() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[("a", "", ""), ("b", "TOKEN=x", "0-1")]).await;
+    plugin.makes().await;
+    drop(plugin);
+    let lost = node.reports(|status| !status.connected).await;
+    assert_eq!((lost.reconnects, lost.problem.as_deref()), (1, Some("the runtime closed the connection")));
+    // Meanwhile a container with a claim started without the plugin.
+    node.grants.set(&[("x", "0-1"), ("y", "2")], Some("3-7"));
+    let mut plugin = node.connect(&[("a", "", "2-7"), ("b", "TOKEN=x", "0-1"), ("c", "TOKEN=y", "")]).await;
+    let mut changes = plugin.makes().await;
+    assert_eq!(changes.pop().as_deref(), Some("a 3-7"), "claims come first");
+    changes.sort();
+    assert_eq!(changes, ["b 0-1", "c 2"]);
+    assert_eq!(node.reports(|status| status.applied == 2).await.problem, None);
+}
+
+#[tokio::test]
+async fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[("a", "", "")]).await;
+    plugin.makes().await;
+    plugin.create(pod("pod", "default"), container("c", "pod", "", "4-7")).await.unwrap();
+    node.restart();
+    node.grants.set(&[], None);
+    let mut plugin = node.connect(&[("a", "", "2-7"), ("b", "", "3"), ("c", "", "4-7")]).await;
+    assert_eq!(plugin.makes().await, ["a 0-7"], "b and c were narrow before");
+    plugin.asks_nothing().await;
+}
+
+#[tokio::test]
+async fn a_synchronisation_in_parts_is_understood_whatever_part_the_pod_is_in() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.runtime.plugin().await;
+    let first = plugin.synchronize(vec![], vec![container("b", "pod", "TOKEN=x", "")], true).await;
+    assert!(first.more && first.update.is_empty());
+    assert!(!node.status.borrow().connected);
+    let last = plugin.synchronize(vec![pod("pod", "default")], vec![container("a", "pod", "", "")], false).await;
+    assert!(!last.more);
+    assert_eq!(plugin.makes().await, ["b 0-1", "a 2-7"]);
+    node.reports(|status| status.connected && status.applied == 1).await;
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_be_moved_is_reported_and_holds_up_nobody() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[("a", "", ""), ("b", "", "")]).await;
+    let failure = || Err(Failure::new(Code::FailedPrecondition, "NRI update of some containers failed"));
+    let (asked, changes) = plugin.asks().await;
+    assert_eq!(changes.len(), 2);
+    plugin.reply(asked, failure()).await;
+    for _ in 0..2 {
+        let (asked, changes) = plugin.asks().await;
+        let [change] = &changes[..] else { panic!("alone, not {changes:?}") };
+        plugin.reply(asked, if change.starts_with('a') { failure() } else { Ok(vec![]) }).await;
+    }
+    let status = node.reports(|status| status.applied == 1).await;
+    assert!(status.connected);
+    let problem = status.problem.unwrap();
+    assert!(problem.contains("1 containers") && problem.contains("container a:"), "{problem}");
+}
+
+#[tokio::test]
+async fn what_does_not_speak_nri_is_told_from_a_runtime_and_tried_again() {
+    let mut node = Node::start(&[], None);
+    let mut stranger = node.runtime.accept().await;
+    tokio::io::AsyncWriteExt::write_all(&mut stranger, b"HTTP/1.1 400 Bad Request\r\n").await.unwrap();
+    let problem = node.reports(|status| status.problem.is_some()).await.problem.unwrap();
+    assert!(problem.contains("does not speak NRI"), "{problem}");
+    node.connect(&[]).await;
+}
+
+#[tokio::test]
+async fn a_missing_socket_says_which_and_what_to_do() {
+    let mut node = Node::start(&[], None);
+    std::fs::remove_file(node.directory.path().join("nri.sock")).unwrap();
+    node.restart();
+    let problem = node.reports(|status| status.problem.is_some()).await.problem.unwrap();
+    assert!(problem.contains("nri.sock") && problem.contains("NRI must be enabled"), "{problem}");
+}
+
+#[tokio::test]
+async fn a_refused_plugin_says_why() {
+    let mut node = Node::start(&[], None);
+    let socket = node.runtime.accept().await;
+    let mut socket = socket;
+    let refusal = super::super::ttrpc::answer(1, Err(Failure::new(Code::InvalidArgument, "invalid plugin name")));
+    let refusal = super::super::mux::frame(super::super::mux::Lane::Runtime, &refusal.unwrap());
+    tokio::io::AsyncWriteExt::write_all(&mut socket, &refusal).await.unwrap();
+    let problem = node.reports(|status| status.problem.is_some()).await.problem.unwrap();
+    assert_eq!(problem, "the runtime refused the plugin: invalid plugin name");
+}
