@@ -9,9 +9,9 @@ OUT := $(CURDIR)/$(TOOLS)
 
 KUBERNETES := $(shell sed -n 's/^\tk8s.io\/kubernetes v//p' $(CLUSTER)/go.mod)
 HELM := $(shell sed -n 's/^\thelm.sh\/helm\/v3 \(v[^ ]*\).*/\1/p' $(CLUSTER)/go.mod)
-VERSION := k8s.io/component-base/version
-STAMP := -X $(VERSION).gitVersion=v$(KUBERNETES) -X $(VERSION).gitMajor=$(word 1,$(subst ., ,$(KUBERNETES))) \
-  -X $(VERSION).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES)))
+STAMPED := k8s.io/component-base/version
+STAMP := -X $(STAMPED).gitVersion=v$(KUBERNETES) -X $(STAMPED).gitMajor=$(word 1,$(subst ., ,$(KUBERNETES))) \
+  -X $(STAMPED).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES)))
 
 CLUSTER_TOOLS := $(addprefix $(TOOLS)/,kube kubectl containerd containerd-shim-runc-v2 ctr kwok image) \
   target/tools/kwok-stages.yaml target/tools/pause.tar target/tools/busybox.tar

@@ -3,7 +3,6 @@
 # certificates.sh: start_NAME starts it unless it runs, ready_NAME succeeds when it serves.
 
 components=(etcd kube-apiserver containerd kube-controller-manager kube-scheduler kubelet kube-proxy kwok)
-config=$cluster/config
 
 # wait_ready NAME…: until each serves; one that ends meanwhile is not waited for.
 wait_ready() {
@@ -122,7 +121,7 @@ start_kube-controller-manager() {
     --authorization-kubeconfig="$config/controller-manager.kubeconfig" \
     --use-service-account-credentials --root-ca-file="$pki/ca.crt" \
     --service-account-private-key-file="$pki/service-accounts.key" \
-    --cluster-signing-cert-file="$pki/ca.crt" --cluster-signing-key-file="$pki/ca.key" --profiling=false $(gates)
+    --flex-volume-plugin-dir=$var/volume-plugins --cluster-signing-cert-file="$pki/ca.crt" --cluster-signing-key-file="$pki/ca.key" --profiling=false $(gates)
 }
 ready_kube-controller-manager() { healthz -k https://127.0.0.1:10257/healthz; }
 

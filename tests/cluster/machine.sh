@@ -4,8 +4,7 @@
 before=$var/before # how the machine was before the first start
 
 # Directories that components make in places of their own choosing: those that were absent go again.
-makes=(/var/run/nri $cdi_dir /etc/cdi /var/lib/kubelet /var/lib/cni /var/lib/containerd /run/containerd /run/netns /run/mount
-  /var/log/containers /var/log/pods /usr/libexec/kubernetes /etc/cni /etc/containerd /opt/cni /opt/nri /etc/nri)
+makes=(/var/run/nri $cdi_dir /var/lib/kubelet /var/lib/cni /run/containerd /run/mount /var/log/containers)
 sysctls=(net.ipv4.ip_forward net.ipv4.conf.all.route_localnet net.netfilter.nf_conntrack_max
   net.netfilter.nf_conntrack_tcp_timeout_established net.netfilter.nf_conntrack_tcp_timeout_close_wait
   vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys
@@ -103,7 +102,7 @@ restore() {
     [ ! -d /var/log/containers ] || find /var/log/containers -lname "$var/*" -delete
     rm -f $nri_socket
     while IFS= read -r place; do
-      rm -rf --one-file-system "$place"
+      rm -rf --one-file-system "$place" || say "left $place: it is in use"
     done <$before/absent
   fi
   rm -rf --one-file-system $run

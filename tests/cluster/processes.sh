@@ -15,16 +15,18 @@ pid() {
   echo "$pid"
 }
 
-# start NAME COMMAND…: unless it runs already with this very command, with a clean environment.
+# start NAME COMMAND…: with a clean environment; unless it runs already by this very command, binary and files.
 start() {
-  local name=$1 group descriptor
+  local name=$1 group descriptor word wanted
   group=$(group_of "$1")
   shift
-  local wanted
   wanted="$* $(stat -c %Y "$1")"
+  for word in "$@"; do
+    [[ ${word#*=} != "$config"/* ]] || wanted+=" $(cksum <"${word#*=}")"
+  done
   if pid "$name" >/dev/null; then
     [ "$(cat "$run/pids/$name.command" 2>/dev/null)" != "$wanted" ] || return 0
-    say "$name: its binary or its flags have changed"
+    say "$name: its binary, its flags or its files have changed"
     stop "$name"
   fi
   mkdir -p "$group" "$run/pids" "$logs"

@@ -5,6 +5,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 checkout=$(cd "$here/../.." && pwd)
 tools=$checkout/target/tools/bin
 cluster=$checkout/target/cluster # this checkout's: credentials, configuration, data of etcd, logs
+config=$cluster/config
 logs=$cluster/logs
 kubeconfig=$cluster/kubeconfig
 
