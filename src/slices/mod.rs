@@ -3,5 +3,6 @@
 pub mod diff;
 pub mod pack;
 pub mod pool;
+pub mod publish;
 pub mod quantity;
 pub mod same;

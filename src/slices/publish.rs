@@ -1,0 +1,297 @@
+//! Keeps a node's slices in the API as they should be. IO: the API server.
+//!
+//! One watch on the driver's slices of this node; who deletes or changes one (the kubelet deletes all when it starts)
+//! sees it put right. In a steady state nothing is written.
+
+#[cfg(test)]
+pub(crate) mod fake_api;
+mod pace;
+mod seen;
+
+use std::{collections::BTreeSet, convert::Infallible};
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::{
+    core::v1::Node,
+    resource::v1::{Device, ResourceSlice},
+};
+use kube::{
+    Api, Client, Error,
+    api::{DeleteParams, PostParams, Preconditions},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use prometheus_client::metrics::counter::Counter;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+
+use self::{pace::Pace, seen::Seen};
+use super::{
+    diff::{Change, Kept, diff},
+    pack::{NodePool, node_owner},
+};
+
+/// Whether the slices are as they should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// All slices of the pool are there.
+    pub complete: bool,
+    /// Why not, for people.
+    pub problem: Option<String>,
+}
+
+/// What is counted.
+#[derive(Clone, Debug, Default)]
+pub struct PublishCounters {
+    /// Writes that the API server accepted.
+    pub writes: Counter,
+    /// Requests that failed.
+    pub errors: Counter,
+}
+
+/// What could not be done, on what.
+#[derive(Debug, thiserror::Error)]
+enum PublishError {
+    #[error("Node {0:?} does not exist (yet); its slices are owned by it: is --node-name the Node's name?")]
+    NoNode(String),
+    #[error("cannot read Node {node:?}: {source}")]
+    ReadNode { node: String, source: Box<Error> },
+    #[error("cannot {verb} ResourceSlice {name:?}: {source}")]
+    Write { verb: &'static str, name: String, source: Box<Error> },
+}
+
+/// Publishes the slices of one driver on one node.
+pub struct Publisher<'a> {
+    client: Client,
+    slices: Api<ResourceSlice>,
+    pool: NodePool,
+    devices: &'a [Device],
+    counters: PublishCounters,
+    wanted: Vec<ResourceSlice>,
+    seen: Seen,
+    kept: Kept,
+    reported: BTreeSet<String>,
+    /// All was well once: later a slice that is missing was taken away.
+    published: bool,
+}
+
+impl<'a> Publisher<'a> {
+    /// The slices with `devices`, in their order, of `driver` on `node`.
+    pub fn new(client: Client, driver: &str, node: &str, devices: &'a [Device], counters: PublishCounters) -> Self {
+        Self {
+            slices: Api::all(client.clone()),
+            client,
+            pool: NodePool { driver: driver.to_owned(), node: node.to_owned(), owner: None },
+            devices,
+            counters,
+            wanted: vec![],
+            seen: Seen::default(),
+            kept: Kept::default(),
+            reported: BTreeSet::new(),
+            published: false,
+        }
+    }
+
+    /// Publishes and keeps the slices, until dropped. They stay in the API then.
+    pub async fn run(mut self, status: &watch::Sender<Published>) -> Infallible {
+        let selector = format!("spec.driver={},spec.nodeName={}", self.pool.driver, self.pool.node);
+        let events = watcher(self.slices.clone(), watcher::Config::default().fields(&selector)).default_backoff();
+        let mut events = std::pin::pin!(events);
+        let mut pace = Pace::default();
+        // The owner and the list at the same time: the first write waits for both.
+        let first_list = first_list(&mut self.seen, &mut events, &self.counters, status);
+        let (uid, ()) = tokio::join!(first_owner(&self.client, &self.pool.node, &self.counters, status), first_list);
+        self.owned_by(&uid);
+        loop {
+            let mut due = match self.put_right().await {
+                Ok(writes) => {
+                    if writes > 0 {
+                        pace.acted(Instant::now());
+                    }
+                    status.send_replace(Published { complete: true, problem: None });
+                    None
+                }
+                Err(error) => {
+                    self.counters.errors.inc();
+                    let problem = error.to_string();
+                    tracing::warn!(problem, "slices are not published; trying again");
+                    status.send_replace(Published { complete: false, problem: Some(problem) });
+                    pace.acted(Instant::now());
+                    Some(Instant::now() + pace.pause(Instant::now()))
+                }
+            };
+            loop {
+                tokio::select! {
+                    event = events.next() => if self.note(event) && due.is_none() {
+                        due = Some(Instant::now() + pace.pause(Instant::now()));
+                    },
+                    () = until(due) => break,
+                }
+            }
+        }
+    }
+
+    /// Whether the event tells something new.
+    fn note(&mut self, event: Option<watcher::Result<Event<ResourceSlice>>>) -> bool {
+        match event {
+            Some(Ok(event)) => self.seen.note(event),
+            Some(Err(error)) => {
+                self.counters.errors.inc();
+                tracing::warn!(%error, "the watch on slices ended; watching again");
+                false
+            }
+            // The watcher's stream has no end.
+            None => false,
+        }
+    }
+
+    /// Writes what it takes to make the slices the wanted ones; how many writes that were.
+    async fn put_right(&mut self) -> Result<usize, PublishError> {
+        let mut changes = diff(&self.wanted, &self.seen.slices(), &self.kept);
+        if self.published && changes.iter().any(|change| matches!(change, Change::Create(_))) {
+            // A slice went: perhaps with the Node it was owned by, which may have come back with another UID.
+            let uid = owner_uid(&self.client, &self.pool.node).await?;
+            self.owned_by(&uid);
+            changes = diff(&self.wanted, &self.seen.slices(), &self.kept);
+        }
+        let count = changes.len();
+        for change in changes {
+            self.carry_out(change).await?;
+            self.counters.writes.inc();
+        }
+        self.published = true;
+        Ok(count)
+    }
+
+    fn owned_by(&mut self, uid: &str) {
+        self.pool.owner = Some(node_owner(&self.pool.node, uid));
+        self.wanted = self.pool.pack(self.devices);
+    }
+
+    async fn carry_out(&mut self, change: Change) -> Result<(), PublishError> {
+        let (sent, answer) = match change {
+            Change::Create(slice) => {
+                tracing::info!(slice = named(&slice), generation = slice.spec.pool.generation, "creating");
+                let answer = self.slices.create(&PostParams::default(), &slice).await;
+                (slice, answer.map_err(|source| ("create", source)))
+            }
+            Change::Update(slice) => {
+                tracing::info!(slice = named(&slice), generation = slice.spec.pool.generation, "updating");
+                let answer = self.slices.replace(named(&slice), &PostParams::default(), &slice).await;
+                (slice, answer.map_err(|source| ("update", source)))
+            }
+            Change::Delete { name, uid, resource_version } => return self.delete(name, uid, resource_version).await,
+        };
+        match answer {
+            Ok(answer) => {
+                let dropped = self.kept.note(&sent, &answer);
+                for field in dropped {
+                    if self.reported.insert(field.clone()) {
+                        tracing::warn!(field, "the API server dropped a field of the slices: is its feature gate off?");
+                    }
+                }
+                self.seen.wrote(answer);
+                Ok(())
+            }
+            Err((verb, source)) => {
+                if matches!(&source, Error::Api(status) if status.is_not_found()) {
+                    self.seen.is_gone(named(&sent));
+                }
+                Err(PublishError::Write { verb, name: named(&sent).to_owned(), source: Box::new(source) })
+            }
+        }
+    }
+
+    async fn delete(
+        &mut self,
+        name: String,
+        uid: Option<String>,
+        resource_version: Option<String>,
+    ) -> Result<(), PublishError> {
+        tracing::info!(slice = name, "deleting");
+        let preconditions = Some(Preconditions { uid, resource_version });
+        match self.slices.delete(&name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
+            Err(Error::Api(status)) if status.is_not_found() => {}
+            Err(source) => return Err(PublishError::Write { verb: "delete", name, source: Box::new(source) }),
+            Ok(_) => {}
+        }
+        self.seen.is_gone(&name);
+        Ok(())
+    }
+}
+
+fn named(slice: &ResourceSlice) -> &str {
+    slice.metadata.name.as_deref().unwrap_or_default()
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Reads on until the first list is whole.
+async fn first_list(
+    seen: &mut Seen,
+    events: &mut (impl Stream<Item = watcher::Result<Event<ResourceSlice>>> + Unpin),
+    counters: &PublishCounters,
+    status: &watch::Sender<Published>,
+) {
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                let whole = matches!(event, Event::InitDone);
+                seen.note(event);
+                if whole {
+                    return;
+                }
+            }
+            Err(error) => {
+                counters.errors.inc();
+                let problem = format!("cannot list ResourceSlices: {error}");
+                tracing::warn!(problem, "trying again");
+                status.send_replace(Published { complete: false, problem: Some(problem) });
+            }
+        }
+    }
+}
+
+/// The Node's UID, however long it takes for the Node to be there.
+async fn first_owner(
+    client: &Client,
+    node: &str,
+    counters: &PublishCounters,
+    status: &watch::Sender<Published>,
+) -> String {
+    let mut pace = Pace::default();
+    loop {
+        match owner_uid(client, node).await {
+            Ok(uid) => return uid,
+            Err(error) => {
+                counters.errors.inc();
+                let problem = error.to_string();
+                tracing::warn!(problem, "trying again");
+                status.send_replace(Published { complete: false, problem: Some(problem) });
+                pace.acted(Instant::now());
+                sleep(pace.pause(Instant::now())).await;
+            }
+        }
+    }
+}
+
+async fn owner_uid(client: &Client, node: &str) -> Result<String, PublishError> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    match nodes.get_metadata_opt(node).await {
+        Ok(Some(found)) => Ok(found.metadata.uid.unwrap_or_default()),
+        Ok(None) => Err(PublishError::NoNode(node.to_owned())),
+        Err(source) => Err(PublishError::ReadNode { node: node.to_owned(), source: Box::new(source) }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
