@@ -4,6 +4,12 @@
 
 components=(etcd kube-apiserver containerd kube-controller-manager kube-scheduler kubelet kube-proxy kwok)
 
+# put FILE: writes what it reads, whole, if it is new: kube-proxy ends when its file is written, even with the same.
+put() {
+  cat >"$1.new"
+  if cmp -s "$1.new" "$1"; then rm "$1.new"; else mv "$1.new" "$1"; fi
+}
+
 # wait_ready NAME…: until each serves; one that ends meanwhile is not waited for.
 wait_ready() {
   local name deadline=$((SECONDS + 60))
@@ -31,7 +37,7 @@ start_etcd() {
 ready_etcd() { healthz $etcd_url/health; }
 
 start_kube-apiserver() {
-  cat >"$config/audit.yaml" <<'EOF'
+  put "$config/audit.yaml" <<'EOF'
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
@@ -60,7 +66,7 @@ ready_kube-apiserver() { healthz_as_admin $server/readyz; }
 
 start_containerd() {
   mkdir -p $run/containerd $run/nri-plugins $run/nri-config $cdi_dir "$config/cni"
-  cat >"$config/cni/10-bridge.conflist" <<EOF
+  put "$config/cni/10-bridge.conflist" <<EOF
 {"cniVersion": "1.0.0", "name": "dra-local", "plugins": [
   {"type": "bridge", "bridge": "$bridge", "isGateway": true, "hairpinMode": true,
    "ipam": {"type": "host-local", "dataDir": "$run/cni", "routes": [{"dst": "0.0.0.0/0"}],
@@ -68,7 +74,7 @@ start_containerd() {
   {"type": "portmap", "capabilities": {"portMappings": true}}
 ]}
 EOF
-  cat >"$config/containerd.toml" <<EOF
+  put "$config/containerd.toml" <<EOF
 version = 3
 root = '$var/containerd'
 state = '$run/containerd'
@@ -138,7 +144,7 @@ ready_kube-scheduler() { healthz -k https://127.0.0.1:10259/healthz; }
 start_kubelet() {
   make_kubeconfig kubelet "$config/kubelet.kubeconfig"
   mkdir -p $kubelet_root
-  cat >"$config/kubelet.yaml" <<EOF
+  put "$config/kubelet.yaml" <<EOF
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: $address
@@ -177,7 +183,7 @@ node_ready() {
 
 start_kube-proxy() {
   make_kubeconfig kube-proxy "$config/kube-proxy.kubeconfig"
-  cat >"$config/kube-proxy.yaml" <<EOF
+  put "$config/kube-proxy.yaml" <<EOF
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: iptables
