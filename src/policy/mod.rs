@@ -1,1 +1,161 @@
 //! Policy to DeviceClasses: presets and matches become guarded CEL, and what a class matches is counted. Pure.
+//!
+//! A device that lacks a name, or has it with another type, must never abort a claim's allocation, so every expression
+//! made here is total: it is true or false for any device there can be. Only raw `selectors` are the admin's own risk;
+//! they come last, after the driver's name and the matches have sorted out foreign devices.
+
+mod cel;
+mod error;
+mod preset;
+
+pub use error::PolicyError;
+pub use preset::Terms;
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::resource::v1::{CELDeviceSelector, DeviceClassSpec, DeviceSelector};
+
+use crate::api::{DeviceClassPolicy, DraDriverConfigSpec};
+use cel::{Source, Term};
+
+/// Longest expression of a selector, in bytes (`CELSelectorExpressionMaxLength` of the resource.k8s.io API).
+pub const MAX_EXPRESSION: usize = 10 * 1024;
+/// Most selectors of a class (`DeviceSelectorsMaxSize`).
+pub const MAX_SELECTORS: usize = 32;
+
+/// Every class of a DraDriverConfig: its name with the class to make, or why not, with the field's path from `spec`.
+pub fn device_classes(spec: &DraDriverConfigSpec) -> Vec<(&str, Result<DeviceClassSpec, PolicyError>)> {
+    let mut names = BTreeSet::new();
+    let classes = spec.device_classes.iter().enumerate();
+    classes
+        .map(|(index, policy)| {
+            let class = if names.insert(policy.name.as_str()) {
+                device_class(policy, spec.driver_name())
+            } else {
+                Err(PolicyError::new("name", format!("{:?} is there twice: give each class its own name", policy.name)))
+            };
+            (policy.name.as_str(), class.map_err(|error| error.within(&format!("spec.deviceClasses[{index}]"))))
+        })
+        .collect()
+}
+
+/// The DeviceClass that a policy describes. An error names the field from the policy's own root: `matchAttributes[0].value`.
+pub fn device_class(policy: &DeviceClassPolicy, driver_name: &str) -> Result<DeviceClassSpec, PolicyError> {
+    check_name(&policy.name)?;
+    let mut terms = vec![cel::driver(driver_name)];
+    let own = parse(Source::Attributes, "matchAttributes", &policy.match_attributes, driver_name)?;
+    if let Some(preset) = policy.preset {
+        terms.extend(preset_terms(&preset.terms(), &own, driver_name)?);
+    }
+    let capacity = parse(Source::Capacity, "matchCapacity", &policy.match_capacity, driver_name)?;
+    if terms.len() == 1 && own.is_empty() && capacity.is_empty() && policy.selectors.is_empty() {
+        return Err(PolicyError::new(
+            "preset",
+            "a device class needs a preset, matchAttributes, matchCapacity or selectors: an empty policy would match every device of the driver",
+        ));
+    }
+    terms.extend(own.iter().chain(&capacity).map(Term::expression));
+
+    let mut expressions = join(terms, policy)?;
+    for (index, selector) in policy.selectors.iter().enumerate() {
+        expressions.push(raw(selector).map_err(|error| error.within(&format!("selectors[{index}]")))?);
+    }
+    if expressions.len() > MAX_SELECTORS {
+        return Err(PolicyError::new(
+            "selectors",
+            format!(
+                "they make {} selectors with those of the matches, and a DeviceClass takes {MAX_SELECTORS}: join some with &&",
+                expressions.len()
+            ),
+        ));
+    }
+    let selector = |expression| DeviceSelector { cel: Some(CELDeviceSelector { expression }) };
+    Ok(DeviceClassSpec {
+        selectors: Some(expressions.into_iter().map(selector).collect()),
+        extended_resource_name: policy.extended_resource_name.clone(),
+        config: (!policy.config.is_empty()).then(|| policy.config.clone()),
+    })
+}
+
+fn check_name(name: &str) -> Result<(), PolicyError> {
+    let label = |label: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !label.is_empty() && label.chars().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    if name.len() <= 253 && name.split('.').all(label) {
+        Ok(())
+    } else {
+        Err(PolicyError::new(
+            "name",
+            format!("{name:?} is no DNS subdomain: write lower-case letters, digits and '-', such as high-performance"),
+        ))
+    }
+}
+
+fn parse(source: Source, field: &str, matches: &[crate::api::Match], driver: &str) -> Result<Vec<Term>, PolicyError> {
+    let parse = |(index, one)| {
+        Term::parse(source, one, driver).map_err(|error: PolicyError| error.within(&format!("{field}[{index}]")))
+    };
+    matches.iter().enumerate().map(parse).collect()
+}
+
+/// The preset's own terms, less those that the admin's replace: a match on the same key, or, of a group that may not all
+/// hold, on the key of any.
+fn preset_terms(preset: &Terms, own: &[Term], driver: &str) -> Result<Vec<String>, PolicyError> {
+    let replaced = |term: &Term| own.iter().any(|own| own.same_key(term));
+    let all = parse(Source::Attributes, "preset", &preset.all, driver)?;
+    let not_all = parse(Source::Attributes, "preset", &preset.not_all, driver)?;
+    let mut terms: Vec<String> = all.iter().filter(|term| !replaced(term)).map(Term::expression).collect();
+    if !not_all.is_empty() && !not_all.iter().any(replaced) {
+        let group: Vec<String> = not_all.iter().map(Term::expression).collect();
+        terms.push(format!("!({})", group.join(" && ")));
+    }
+    Ok(terms)
+}
+
+/// Joins terms into as few expressions as their length allows. All selectors of a class must be true, in their order, so
+/// it does not matter where the cut is.
+fn join(terms: Vec<String>, policy: &DeviceClassPolicy) -> Result<Vec<String>, PolicyError> {
+    let mut expressions: Vec<String> = Vec::new();
+    for term in terms {
+        if term.len() > MAX_EXPRESSION {
+            let longest = policy.match_attributes.iter().chain(&policy.match_capacity);
+            let key =
+                longest.max_by_key(|one| one.values.as_ref().map_or(0, Vec::len)).map_or("", |one| one.key.as_str());
+            return Err(PolicyError::new(
+                "matchAttributes",
+                format!(
+                    "the values of {key:?} make an expression of {} bytes, and a selector takes {MAX_EXPRESSION}: write fewer or shorter values",
+                    term.len()
+                ),
+            ));
+        }
+        match expressions.last_mut() {
+            Some(last) if last.len() + 4 + term.len() <= MAX_EXPRESSION => {
+                last.push_str(" && ");
+                last.push_str(&term);
+            }
+            _ => expressions.push(term),
+        }
+    }
+    Ok(expressions)
+}
+
+fn raw(selector: &str) -> Result<String, PolicyError> {
+    if selector.trim().is_empty() {
+        return Err(PolicyError::new("", "it is empty: write a CEL expression over `device`, or leave it out"));
+    }
+    if selector.len() > MAX_EXPRESSION {
+        return Err(PolicyError::new(
+            "",
+            format!(
+                "it has {} bytes, and a selector takes {MAX_EXPRESSION}: split it at an && into two",
+                selector.len()
+            ),
+        ));
+    }
+    Ok(selector.to_owned())
+}
+
+#[cfg(test)]
+mod tests;
