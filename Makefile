@@ -53,7 +53,7 @@ demo-down: ## take back everything that the demo made
 	@demo/down
 
 bench: image tools ## measure beside a driver over Kubernetes' own Go library: target/bench/results.json
-	@BINARY="$(BINARY)" IMAGE="$(IMAGE)" IMAGE_ARCHIVE="$(IMAGE_ARCHIVE)" tests/bench/run
+	@IMAGE="$(IMAGE)" IMAGE_ARCHIVE="$(IMAGE_ARCHIVE)" BINARY="$(BINARY)" tests/bench/run
 
 ##### Test
 
