@@ -87,7 +87,8 @@ fn what_kustomize_gives_is_valid_for_kubernetes() {
 
 #[test]
 fn a_field_that_kubernetes_does_not_know_is_found() {
-    let misspelt = helm_template(&[]).replace("automountServiceAccountToken: true", "automountServiceAcountToken: true");
+    let misspelt =
+        helm_template(&[]).replace("automountServiceAccountToken: true", "automountServiceAcountToken: true");
     let said = kubeconform(&misspelt).unwrap_err();
     assert!(said.contains("automountServiceAcountToken"), "{said}");
 }
@@ -144,7 +145,8 @@ fn the_node_plugins_image_is_the_controllers_own_unless_another_is_named() {
     let image = |values: &[&str]| {
         let deployment = objects(&helm_template(values)).remove("Deployment dra-operator/dra-operator").unwrap();
         let container = deployment["spec"]["template"]["spec"]["containers"][0].clone();
-        let env = container["env"].as_array().unwrap().iter().find(|e| e["name"] == "NODE_PLUGIN_IMAGE").unwrap().clone();
+        let env =
+            container["env"].as_array().unwrap().iter().find(|e| e["name"] == "NODE_PLUGIN_IMAGE").unwrap().clone();
         (container["image"].as_str().unwrap().to_owned(), env["value"].as_str().unwrap().to_owned())
     };
     let (own, plugin) = image(&["image.registry=registry.example:5000", "image.tag=v2"]);
@@ -160,7 +162,11 @@ fn the_same_values_give_the_same_text_without_a_cluster() {
         let file = file.unwrap().path();
         let text = fs::read_to_string(&file).unwrap();
         for word in ["lookup", "rand", "uuidv4", "now ", "genCA", "helm.sh/hook"] {
-            assert!(!text.contains(word), "{}: {word:?} has no place in a chart that GitOps tools render", file.display());
+            assert!(
+                !text.contains(word),
+                "{}: {word:?} has no place in a chart that GitOps tools render",
+                file.display()
+            );
         }
     }
 }

@@ -39,11 +39,14 @@ fn write_kubernetes(directory: &Path) {
     definitions.values_mut().for_each(strict);
     // Both are also read from a number, which the document does not say.
     definitions.insert("io.k8s.apimachinery.pkg.api.resource.Quantity".into(), json!({"type": ["string", "number"]}));
-    definitions.insert("io.k8s.apimachinery.pkg.util.intstr.IntOrString".into(), json!({"type": ["string", "integer"]}));
+    definitions
+        .insert("io.k8s.apimachinery.pkg.util.intstr.IntOrString".into(), json!({"type": ["string", "integer"]}));
 
     for (name, definition) in &definitions {
         // More than one is a kind such as DeleteOptions, which is no object.
-        let Some([kind]) = definition["x-kubernetes-group-version-kind"].as_array().map(Vec::as_slice) else { continue };
+        let Some([kind]) = definition["x-kubernetes-group-version-kind"].as_array().map(Vec::as_slice) else {
+            continue;
+        };
         let text = |key: &str| kind[key].as_str().unwrap();
         let mut needed = Map::new();
         collect(name, &definitions, &mut needed);

@@ -90,10 +90,12 @@ pub async fn run(settings: Settings, grants: Arc<dyn Grants>, status: watch::Sen
         if was_connected || problem != last_problem {
             tracing::warn!(socket = %settings.socket.display(), "NRI: {problem}; connecting again");
         }
-        status.send_modify(|status| {
-            status.connected = false;
-            status.reconnects += u64::from(was_connected);
-            status.problem = Some(problem.clone());
+        status.send_if_modified(|status| {
+            let reconnects = status.reconnects + u64::from(was_connected);
+            let now = NriStatus { connected: false, applied: 0, reconnects, problem: Some(problem.clone()) };
+            let changed = *status != now;
+            *status = now;
+            changed
         });
         last_problem = problem;
         sleep(backoff).await;
