@@ -304,7 +304,7 @@ async fn thousands_of_containers_are_synchronised_within_the_runtimes_timeout_an
     let start = std::time::Instant::now();
     for part in 0..4 {
         let one = |n| Container {
-            env: (0..40).map(|variable| format!("VARIABLE_{variable}={:0100}", n)).collect(),
+            env: (0..40).map(|variable| format!("VARIABLE_{variable}={n:0100}")).collect(),
             ..container(&format!("{part}-{n}"), "pod", "", "")
         };
         let answer = plugin.synchronize(vec![pod("pod", "default")], (0..500).map(one).collect(), part < 3).await;
