@@ -1,4 +1,7 @@
-//! Condition types and their reasons. Pure.
+//! Condition types and their reasons, and how a list of conditions goes over into the next. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// The condition types on a `DraDriverConfig`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,5 +28,140 @@ impl ConditionType {
             Self::ResourcesHealthy => "ResourcesHealthy",
             Self::PreflightPassed => "PreflightPassed",
         }
+    }
+}
+
+/// Reasons of conditions and of the Events that tell of their changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// Ready: every node that should runs the wanted plugin.
+    Serving,
+    /// Ready, ResourcesHealthy: no node is selected.
+    NoNodes,
+    /// Reconciling: children are being written.
+    Applying,
+    /// Reconciling: the API server could not be written to; it is tried again.
+    Retrying,
+    /// Reconciling: the plugin's pods are being started or replaced.
+    RollingOut,
+    /// Reconciling: a new pod does not start, and the roll-out waits for it.
+    RolloutBlocked,
+    /// Reconciling: the object is being deleted and waits for claims.
+    WaitingForClaims,
+    /// Reconciling: the object is being deleted, and so is what was made for it.
+    Deleting,
+    /// Stalled: the object cannot be read, though the API server took it.
+    InvalidObject,
+    /// Stalled, PreflightPassed: the cluster has no Dynamic Resource Allocation.
+    DraApiMissing,
+    /// Stalled: another object's driver of the same name would run on the same nodes.
+    NodeSelectorOverlap,
+    /// Stalled: somebody else has an object of a name we want.
+    NameTaken,
+    /// Stalled: the policy of a class cannot be turned into CEL.
+    InvalidPolicy,
+    /// Stalled: the API server refuses a child.
+    Refused,
+    /// Stalled: the image's name is none.
+    InvalidImage,
+    /// ResourcesHealthy: every node publishes a complete pool.
+    Healthy,
+    /// ResourcesHealthy: nodes have yet to publish, within the deadline.
+    Publishing,
+    /// ResourcesHealthy: nodes are past the deadline.
+    NodesUnhealthy,
+    /// PreflightPassed: all is there.
+    Passed,
+}
+
+impl Reason {
+    /// The word in `conditions[].reason`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Serving => "Serving",
+            Self::NoNodes => "NoNodes",
+            Self::Applying => "Applying",
+            Self::Retrying => "Retrying",
+            Self::RollingOut => "RollingOut",
+            Self::RolloutBlocked => "RolloutBlocked",
+            Self::WaitingForClaims => "WaitingForClaims",
+            Self::Deleting => "Deleting",
+            Self::InvalidObject => "InvalidObject",
+            Self::DraApiMissing => "DraApiMissing",
+            Self::NodeSelectorOverlap => "NodeSelectorOverlap",
+            Self::NameTaken => "NameTaken",
+            Self::InvalidPolicy => "InvalidPolicy",
+            Self::Refused => "Refused",
+            Self::InvalidImage => "InvalidImage",
+            Self::Healthy => "Healthy",
+            Self::Publishing => "Publishing",
+            Self::NodesUnhealthy => "NodesUnhealthy",
+            Self::Passed => "Passed",
+        }
+    }
+}
+
+/// A condition as it should be now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stated {
+    /// Its type.
+    pub type_: ConditionType,
+    /// True, False, or not known.
+    pub status: Option<bool>,
+    /// Why.
+    pub reason: Reason,
+    /// Why, in words.
+    pub message: String,
+}
+
+/// Longest message the Condition type admits (`maxLength` in k8s.io/apimachinery's type).
+const LONGEST_MESSAGE: usize = 32_768;
+
+/// The conditions that `stated` makes of `before`: the time of transition stays unless the status is another.
+pub fn next(before: &[Condition], stated: Vec<Stated>, generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
+    stated
+        .into_iter()
+        .map(|Stated { type_, status, reason, message }| {
+            let status = match status {
+                Some(true) => "True",
+                Some(false) => "False",
+                None => "Unknown",
+            };
+            let since = before.iter().find(|c| c.type_ == type_.as_str() && c.status == status);
+            Condition {
+                type_: type_.as_str().into(),
+                status: status.into(),
+                reason: reason.as_str().into(),
+                message: message.chars().take(LONGEST_MESSAGE / 4).collect(),
+                observed_generation: generation,
+                // Whole seconds, as the API keeps them: else every comparison would find a difference.
+                last_transition_time: since.map_or_else(|| Time(seconds(now)), |c| c.last_transition_time.clone()),
+            }
+        })
+        .collect()
+}
+
+/// Without the fraction of a second.
+pub fn seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(status: Option<bool>, reason: Reason) -> Vec<Stated> {
+        vec![Stated { type_: ConditionType::Ready, status, reason, message: String::new() }]
+    }
+
+    #[test]
+    fn the_time_of_transition_changes_with_the_status_alone() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let first = next(&[], ready(Some(false), Reason::Applying), Some(1), at(1));
+        let second = next(&first, ready(Some(false), Reason::RollingOut), Some(2), at(2));
+        assert_eq!((second[0].reason.as_str(), &second[0].last_transition_time), ("RollingOut", &Time(at(1))));
+        let third = next(&second, ready(Some(true), Reason::Serving), Some(2), at(3));
+        assert_eq!(third[0].last_transition_time, Time(at(3)));
+        assert_eq!(next(&third, ready(Some(true), Reason::Serving), Some(2), at(9)), third);
     }
 }

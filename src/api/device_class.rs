@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.preset) || (has(self.matchAttributes) && size(self.matchAttributes) > 0) || (has(self.matchCapacity) && size(self.matchCapacity) > 0) || (has(self.selectors) && size(self.selectors) > 0)")
     .message("a device class needs a preset, matchAttributes, matchCapacity or selectors: an empty policy would match every device of the driver"))]
-#[x_kube(validation = Rule::new("!has(self.matchAttributes) || self.matchAttributes.all(m, !has(m.value) || type(m.value) == int || isSemver(m.value))")
+#[x_kube(validation = Rule::new("!has(self.matchAttributes) || self.matchAttributes.all(m, !has(m.value) || string(m.value).matches('^-?[0-9]+$') || isSemver(string(m.value)))")
     .message("matchAttributes: Gt, Gte, Lt and Lte compare numbers or versions: write `value: 32` or `value: \"1.2.0\"`"))]
-#[x_kube(validation = Rule::new("!has(self.matchCapacity) || self.matchCapacity.all(m, (!has(m.value) || type(m.value) == int || isQuantity(m.value)) && (!has(m.values) || m.values.all(v, type(v) == int || isQuantity(v))))")
+#[x_kube(validation = Rule::new("!has(self.matchCapacity) || self.matchCapacity.all(m, (!has(m.value) || isQuantity(string(m.value))) && (!has(m.values) || m.values.all(v, isQuantity(string(v)))))")
     .message("matchCapacity compares quantities: write `value: 16Gi` or `value: 4`"))]
 pub struct DeviceClassPolicy {
     /// Name of the DeviceClass: a DNS subdomain.

@@ -4,6 +4,7 @@
 //! CEL rules declared on these types; their messages say what to write instead. No optional field has a default in the
 //! schema: what the admin wrote is what stays, so GitOps tools see no drift. Defaults are the methods here.
 
+mod check;
 pub mod conditions;
 mod cpu;
 mod crd;
@@ -12,6 +13,7 @@ mod health;
 mod node_plugin;
 mod status;
 
+pub use check::{Fault, check};
 pub use cpu::{CpuDriver, Granularity, Pinning};
 pub use crd::{crd, schema};
 pub use device_class::{DeviceClassPolicy, Match, MatchOperator, Preset, Scalar};

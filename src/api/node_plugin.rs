@@ -68,7 +68,7 @@ pub struct NodePlugin {
 
     /// The container runtime's NRI socket. Default `/var/run/nri/nri.sock`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = absolute("nriSocket", "/var/run/nri/nri.sock"))]
+    #[x_kube(validation = socket("nriSocket", "/var/run/nri/nri.sock"))]
     #[schemars(length(max = 100))]
     pub nri_socket: Option<String>,
 
@@ -105,7 +105,7 @@ pub struct UpdateStrategy {
     /// plugin is ready before its old one goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_percent")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[1-9][0-9]?%$|^100%$')")
+    #[x_kube(validation = Rule::new("string(self).matches('^([1-9][0-9]{0,5}|[1-9][0-9]?%|100%)$')")
         .message("spec.nodePlugin.updateStrategy.maxUnavailable must be a number of nodes from 1 or a percentage from 1% to 100%; leave it out to replace each plugin only when the new one is ready"))]
     pub max_unavailable: Option<IntOrString>,
 }
@@ -141,12 +141,21 @@ impl NodePlugin {
 
 /// A rule that a path is absolute and clean.
 fn absolute(field: &str, example: &str) -> kube::core::Rule {
+    clean_path(field, example, "+")
+}
+
+/// A rule for a socket's path: its directory is mounted, so it must not be the root.
+fn socket(field: &str, example: &str) -> kube::core::Rule {
+    clean_path(field, example, "{2,}")
+}
+
+fn clean_path(field: &str, example: &str, parts: &str) -> kube::core::Rule {
     let message = format!(
         "spec.nodePlugin.{field} must be an absolute path on the node without '..' or a trailing '/', such as {example}"
     );
-    kube::core::Rule::new(
-        r"self.matches('^/[A-Za-z0-9._/-]+$') && !self.contains('/../') && !self.endsWith('/..') && !self.endsWith('/')",
-    )
+    kube::core::Rule::new(format!(
+        "self.matches('^(/[A-Za-z0-9._-]+){parts}$') && !self.contains('/../') && !self.endsWith('/..')"
+    ))
     .message(message.as_str())
 }
 

@@ -8,8 +8,7 @@ mod crd;
 mod devices;
 mod discover;
 mod granularity;
-mod logging;
-mod node_plugin;
+mod render;
 mod table;
 
 /// The Kubernetes operator for Dynamic Resource Allocation.
@@ -26,8 +25,8 @@ enum Verb {
     Crd(crd::Args),
     /// Show the devices of this machine, or of a recorded one.
     Discover(discover::Args),
-    /// Serve a kind of device on this node.
-    NodePlugin(node_plugin::Args),
+    /// Print every object the controller would apply for a file of DraDriverConfigs, with no cluster.
+    Render(render::Args),
 }
 
 /// Reads the command line and does what it says; errors go to standard error, with every cause.
@@ -35,7 +34,7 @@ pub fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Crd(args) => crd::run(&args),
         Verb::Discover(args) => discover::run(&args),
-        Verb::NodePlugin(args) => node_plugin::run(&args),
+        Verb::Render(args) => render::run(&args),
     };
     match done {
         Ok(code) => code,

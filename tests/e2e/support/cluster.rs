@@ -136,7 +136,7 @@ impl Cluster {
         json!({
             "driver": {"cpu": {}},
             "nodePlugin": {
-                "kubeletRootDir": self.place("KUBELET_ROOT_DIR"),
+                "kubeletRootDir": self.place("KUBELET_ROOT"),
                 "cdiDir": self.place("CDI_DIR"),
                 "nriSocket": self.place("NRI_SOCKET"),
             },

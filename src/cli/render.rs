@@ -1,0 +1,145 @@
+//! `dra-operator render`: every object the controller would apply for a file. IO: files and standard output.
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args as ClapArgs;
+use serde_json::Value;
+
+use crate::{
+    api::{self, DraDriverConfig},
+    controller::build::{self, Settings},
+};
+
+/// Arguments of `render`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// File with one or more `DraDriverConfig` documents; `-` for standard input.
+    #[arg(short, long, value_name = "FILE")]
+    filename: PathBuf,
+
+    /// The operator's namespace.
+    #[arg(short, long, default_value = "dra-operator")]
+    namespace: String,
+
+    /// The node plugin's image where the object names none.
+    #[arg(long, default_value = concat!("dra-operator:", env!("CARGO_PKG_VERSION")))]
+    image: String,
+}
+
+/// Prints the children of every document, or says what is wrong with each.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let text = read(&args.filename)?;
+    let settings = Settings { namespace: args.namespace.clone(), image: args.image.clone() };
+    print!("{}", render(&args.filename.display().to_string(), &text, &settings)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    if path.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("read standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+/// The children as YAML documents; `file` is named in what is wrong.
+fn render(file: &str, text: &str, settings: &Settings) -> anyhow::Result<String> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(text).map_err(|error| anyhow!("{file} is no YAML: {error}"))?;
+    let mut output = String::new();
+    let mut faults = Vec::new();
+    let mut rendered = 0;
+    for (index, document) in documents.iter().enumerate().filter(|(_, document)| !document.is_null()) {
+        let place = if documents.len() > 1 { format!("{file}, document {}", index + 1) } else { file.to_owned() };
+        rendered += 1;
+        match children(document, settings) {
+            Ok(children) => output.extend(children.iter().map(|child| format!("---\n{child}"))),
+            Err(found) => faults.extend(found.into_iter().map(|fault| format!("{place}: {fault}"))),
+        }
+    }
+    if rendered == 0 {
+        bail!("{file} is empty: write a DraDriverConfig, see `kubectl explain ddc.spec`");
+    }
+    if !faults.is_empty() {
+        bail!("{}", faults.join("\n"));
+    }
+    Ok(output)
+}
+
+fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<String>> {
+    let said = |field: &str| document.get(field).and_then(Value::as_str).unwrap_or_default();
+    let wanted = (format!("{}/v1alpha1", api::GROUP), "DraDriverConfig");
+    if (said("apiVersion"), said("kind")) != (wanted.0.as_str(), wanted.1) {
+        return Err(vec![format!(
+            "is {:?} of {:?}: write apiVersion: {} and kind: {}",
+            said("kind"),
+            said("apiVersion"),
+            wanted.0,
+            wanted.1
+        )]);
+    }
+    let faults = api::check(document);
+    if !faults.is_empty() {
+        return Err(faults.iter().map(ToString::to_string).collect());
+    }
+    let config: DraDriverConfig = serde_json::from_value(document.clone()).map_err(|error| vec![error.to_string()])?;
+    let desired = build::children(&config, settings);
+    if !desired.unbuildable.is_empty() {
+        return Err(desired.unbuildable.iter().map(|child| format!("{}: {}", child.key, child.message)).collect());
+    }
+    desired
+        .children
+        .iter()
+        .map(|child| serde_saphyr::to_string(&child.object).map_err(|error| vec![error.to_string()]))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings { namespace: "dra-operator".into(), image: "example.com/dra-operator:1".into() }
+    }
+
+    const MINIMAL: &str = "apiVersion: dra-operator.dev/v1alpha1\nkind: DraDriverConfig\nmetadata: {name: cpu}\n\
+                           spec: {driver: {cpu: {}}}\n";
+
+    #[test]
+    fn a_minimal_object_becomes_a_plugin_with_all_defaults() {
+        insta::assert_snapshot!(render("cpu.yaml", MINIMAL, &settings()).unwrap());
+    }
+
+    #[test]
+    fn a_full_object_becomes_what_it_says() {
+        insta::assert_snapshot!(render("full.yaml", include_str!("testdata/full.yaml"), &settings()).unwrap());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_file_document_and_field() {
+        let two = format!("{MINIMAL}---\n{}", MINIMAL.replace("cpu: {}", "cpu: {granularity: Corn}, memory: {}"));
+        let error = render("both.yaml", &two, &settings()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "both.yaml, document 2: spec.driver.cpu.granularity: \"Corn\" is not supported: write one of Core, Thread"
+        );
+        for (text, wanted) in [
+            ("a: [", "x.yaml is no YAML"),
+            ("", "x.yaml is empty"),
+            ("kind: Pod\napiVersion: v1\n", "write apiVersion: dra-operator.dev/v1alpha1 and kind: DraDriverConfig"),
+            (
+                "kind: DraDriverConfig\napiVersion: dra-operator.dev/v1alpha1\nmetadata: {name: a}\n",
+                "x.yaml: spec: is required",
+            ),
+        ] {
+            let error = render("x.yaml", text, &settings()).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What a node plugin may do. Pure.
+//!
+//! RBAC knows no "of this node": the admission policy beside it does. The controller holds all of these rights itself,
+//! else the API server would not let it give them.
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
+
+use super::{Settings, metadata, plugin_name, role_name};
+use crate::api::DraDriverConfig;
+
+/// The ClusterRole.
+pub(super) fn build(config: &DraDriverConfig) -> ClusterRole {
+    let rule = |group: &str, resource: &str, verbs: &[&str]| PolicyRule {
+        api_groups: Some(vec![group.into()]),
+        resources: Some(vec![resource.into()]),
+        verbs: verbs.iter().map(|&verb| verb.into()).collect(),
+        ..PolicyRule::default()
+    };
+    ClusterRole {
+        metadata: metadata(config, role_name(config)),
+        rules: Some(vec![
+            rule("resource.k8s.io", "resourceslices", &["get", "list", "watch", "create", "update", "patch", "delete"]),
+            rule("resource.k8s.io", "resourceclaims", &["get"]),
+            rule("", "nodes", &["get"]),
+        ]),
+        aggregation_rule: None,
+    }
+}
+
+/// The ClusterRoleBinding.
+pub(super) fn build_binding(config: &DraDriverConfig, settings: &Settings) -> ClusterRoleBinding {
+    ClusterRoleBinding {
+        metadata: metadata(config, role_name(config)),
+        role_ref: RoleRef {
+            api_group: Some("rbac.authorization.k8s.io".into()),
+            kind: "ClusterRole".into(),
+            name: role_name(config),
+        },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".into(),
+            name: plugin_name(config),
+            namespace: Some(settings.namespace.clone()),
+            ..Subject::default()
+        }]),
+    }
+}

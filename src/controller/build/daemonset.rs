@@ -1,0 +1,243 @@
+//! The node plugin's DaemonSet. Pure.
+//!
+//! As little as serves: uid 0 with no capability, because the kubelet's and the runtime's directories are root's; a
+//! read-only root; only the directories it writes to. The host's hardware is read through the container's own `/sys` and
+//! `/proc`, which show the node's.
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet},
+        core::v1::{
+            Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, HostPathVolumeSource,
+            ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe, ResourceRequirements,
+            SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
+        },
+    },
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{LabelSelector, ObjectMeta},
+        util::intstr::IntOrString,
+    },
+};
+
+use super::{HTTP_PORT, Settings, labels, metadata, plugin_name, selector_labels};
+use crate::api::{CpuDriver, DraDriverConfig, Granularity, ImagePullPolicy, LogLevel, NodePlugin, Pinning};
+
+/// The DaemonSet.
+pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> DaemonSet {
+    let plugin = config.spec.node_plugin();
+    let name = plugin_name(config);
+    let mut labels = labels(config);
+    labels.extend(plugin.labels.clone().unwrap_or_default());
+    DaemonSet {
+        metadata: ObjectMeta {
+            namespace: Some(settings.namespace.clone()),
+            labels: Some(labels.clone()),
+            annotations: plugin.annotations.clone(),
+            ..metadata(config, name.clone())
+        },
+        spec: DaemonSetSpec {
+            selector: LabelSelector { match_labels: Some(selector_labels(config)), ..LabelSelector::default() },
+            update_strategy: Some(update_strategy(&plugin)),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta {
+                    labels: Some(labels),
+                    annotations: plugin.annotations.clone(),
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(pod(config, &plugin, settings, name)),
+            },
+            ..DaemonSetSpec::default()
+        },
+        ..DaemonSet::default()
+    }
+}
+
+/// By default a node's new plugin is ready before its old one goes, so that a broken image takes no serving plugin away;
+/// the kubelet knows the two apart by pod UID.
+fn update_strategy(plugin: &NodePlugin) -> DaemonSetUpdateStrategy {
+    let chosen = plugin.update_strategy.as_ref().and_then(|strategy| strategy.max_unavailable.clone());
+    let (max_unavailable, max_surge) = match chosen {
+        Some(max_unavailable) => (max_unavailable, 0),
+        None => (IntOrString::Int(0), 1),
+    };
+    DaemonSetUpdateStrategy {
+        type_: Some("RollingUpdate".into()),
+        rolling_update: Some(RollingUpdateDaemonSet {
+            max_unavailable: Some(max_unavailable),
+            max_surge: Some(IntOrString::Int(max_surge)),
+        }),
+    }
+}
+
+fn pod(config: &DraDriverConfig, plugin: &NodePlugin, settings: &Settings, service_account: String) -> PodSpec {
+    let mounts = host_paths(config, plugin);
+    PodSpec {
+        service_account_name: Some(service_account),
+        priority_class_name: Some(plugin.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".into())),
+        node_selector: plugin.node_selector.clone(),
+        affinity: plugin.affinity.clone(),
+        tolerations: Some(
+            plugin
+                .tolerations
+                .clone()
+                .unwrap_or_else(|| vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]),
+        ),
+        security_context: Some(PodSecurityContext {
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..SeccompProfile::default() }),
+            ..PodSecurityContext::default()
+        }),
+        containers: vec![container(config, plugin, settings, &mounts)],
+        volumes: Some(
+            mounts
+                .into_iter()
+                .map(|(name, path)| Volume {
+                    name: name.into(),
+                    host_path: Some(HostPathVolumeSource { path, type_: Some("DirectoryOrCreate".into()) }),
+                    ..Volume::default()
+                })
+                .collect(),
+        ),
+        ..PodSpec::default()
+    }
+}
+
+fn container(
+    config: &DraDriverConfig,
+    plugin: &NodePlugin,
+    settings: &Settings,
+    mounts: &[(&'static str, String)],
+) -> Container {
+    Container {
+        name: "node-plugin".into(),
+        image: Some(plugin.image.clone().unwrap_or_else(|| settings.image.clone())),
+        image_pull_policy: plugin.image_pull_policy.map(|policy| {
+            match policy {
+                ImagePullPolicy::Always => "Always",
+                ImagePullPolicy::IfNotPresent => "IfNotPresent",
+                ImagePullPolicy::Never => "Never",
+            }
+            .into()
+        }),
+        args: Some(arguments(config, plugin)),
+        env: Some(vec![from_field("NODE_NAME", "spec.nodeName"), from_field("POD_UID", "metadata.uid")]),
+        ports: Some(vec![ContainerPort {
+            name: Some("http".into()),
+            container_port: HTTP_PORT,
+            protocol: Some("TCP".into()),
+            ..ContainerPort::default()
+        }]),
+        startup_probe: Some(Probe { period_seconds: Some(1), failure_threshold: Some(60), ..probe("/healthz") }),
+        liveness_probe: Some(Probe { period_seconds: Some(10), failure_threshold: Some(3), ..probe("/healthz") }),
+        readiness_probe: Some(Probe { period_seconds: Some(2), failure_threshold: Some(2), ..probe("/readyz") }),
+        resources: Some(plugin.resources.clone().unwrap_or_else(default_resources)),
+        security_context: Some(SecurityContext {
+            run_as_user: Some(0),
+            run_as_group: Some(0),
+            privileged: Some(false),
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Capabilities::default() }),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(
+            mounts
+                .iter()
+                .map(|(name, path)| VolumeMount {
+                    name: (*name).into(),
+                    mount_path: path.clone(),
+                    ..VolumeMount::default()
+                })
+                .collect(),
+        ),
+        ..Container::default()
+    }
+}
+
+fn arguments(config: &DraDriverConfig, plugin: &NodePlugin) -> Vec<String> {
+    let cpu = config.spec.driver.cpu.clone().unwrap_or_default();
+    let mut arguments = vec![
+        "node-plugin".into(),
+        format!("--driver-name={}", config.spec.driver_name()),
+        format!("--kubelet-root-dir={}", plugin.kubelet_root_dir()),
+        format!("--cdi-dir={}", plugin.cdi_dir()),
+        format!("--nri-socket={}", plugin.nri_socket()),
+        format!("--log-level={}", log_level(plugin.log_level.unwrap_or_default())),
+        "cpu".into(),
+    ];
+    arguments.extend(cpu_arguments(&cpu));
+    arguments
+}
+
+fn cpu_arguments(cpu: &CpuDriver) -> Vec<String> {
+    let granularity = match cpu.granularity.unwrap_or_default() {
+        Granularity::Core => "Core",
+        Granularity::Thread => "Thread",
+    };
+    let pinning = match cpu.pinning.unwrap_or_default() {
+        Pinning::Nri => "NRI",
+        Pinning::None => "None",
+    };
+    let mut arguments = vec![format!("--granularity={granularity}"), format!("--pinning={pinning}")];
+    arguments.extend(cpu.reserved_cpus.as_ref().map(|cpus| format!("--reserved-cpus={cpus}")));
+    arguments
+}
+
+const fn log_level(level: LogLevel) -> &'static str {
+    match level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    }
+}
+
+/// Directories of the host, each mounted where it is on the host: paths in CDI files and socket names then mean the same
+/// to the plugin, the kubelet and the runtime.
+fn host_paths(config: &DraDriverConfig, plugin: &NodePlugin) -> Vec<(&'static str, String)> {
+    let kubelet = plugin.kubelet_root_dir();
+    let mut paths = vec![
+        ("plugins-registry", format!("{kubelet}/plugins_registry")),
+        ("plugin-state", format!("{kubelet}/plugins/{}", config.spec.driver_name())),
+        ("cdi", plugin.cdi_dir().to_owned()),
+    ];
+    let pinning = config.spec.driver.cpu.as_ref().and_then(|cpu| cpu.pinning).unwrap_or_default();
+    if pinning == Pinning::Nri
+        && let Some((directory, _)) = plugin.nri_socket().rsplit_once('/')
+    {
+        paths.push(("nri", directory.to_owned()));
+    }
+    paths
+}
+
+fn from_field(name: &str, path: &str) -> EnvVar {
+    EnvVar {
+        name: name.into(),
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector { field_path: path.into(), ..ObjectFieldSelector::default() }),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    }
+}
+
+fn probe(path: &str) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.into()),
+            port: IntOrString::String("http".into()),
+            ..HTTPGetAction::default()
+        }),
+        ..Probe::default()
+    }
+}
+
+fn default_resources() -> ResourceRequirements {
+    let quantity = |name: &str, amount: &str| (name.to_owned(), Quantity(amount.to_owned()));
+    ResourceRequirements {
+        requests: Some([quantity("cpu", "10m"), quantity("memory", "32Mi")].into()),
+        limits: Some([quantity("memory", "128Mi")].into()),
+        ..ResourceRequirements::default()
+    }
+}

@@ -1,0 +1,11 @@
+//! One policy's DeviceClass. Pure.
+
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceClassSpec};
+
+use super::metadata;
+use crate::api::DraDriverConfig;
+
+/// The DeviceClass of that name.
+pub(super) fn build(config: &DraDriverConfig, name: &str, spec: DeviceClassSpec) -> DeviceClass {
+    DeviceClass { metadata: metadata(config, name.to_owned()), spec: Some(spec) }
+}

@@ -1,0 +1,169 @@
+//! What a `DraDriverConfig` becomes: every child object, a file a kind. Pure, and the same for `controller` and `render`.
+
+mod admission_policy;
+mod cluster_role;
+mod daemonset;
+mod device_class;
+mod service_account;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    Metadata,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::child::{Child, ChildKey, ChildKind};
+use crate::{api::DraDriverConfig, policy};
+
+/// Label with the name of the `DraDriverConfig` a child is for.
+pub const CONFIG_LABEL: &str = "dra-operator.dev/config";
+/// Label and value by which the operator's children are found.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "dra-operator");
+/// Label and value of node plugin objects.
+pub const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "node-plugin");
+/// Annotation with a hash of what was applied: a field that is no longer wanted is no difference to what is live, and
+/// this is.
+pub const APPLIED_HASH: &str = "dra-operator.dev/applied-hash";
+/// Port of the plugin's `/healthz`, `/readyz` and `/metrics`, as its default `--http-bind` has it.
+pub const HTTP_PORT: i32 = 8081;
+
+/// What is not in the object but in how the operator runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The operator's namespace, where DaemonSets and ServiceAccounts go.
+    pub namespace: String,
+    /// The node plugin's image where the object names none.
+    pub image: String,
+}
+
+/// A child that cannot be made from what the object says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unbuildable {
+    /// The child.
+    pub key: ChildKey,
+    /// What is wrong, and what to write.
+    pub message: String,
+}
+
+/// Everything one `DraDriverConfig` asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Desired {
+    /// The children, in the order they are applied.
+    pub children: Vec<Child>,
+    /// What cannot be made.
+    pub unbuildable: Vec<Unbuildable>,
+}
+
+/// Builds every child of `config`.
+pub fn children(config: &DraDriverConfig, settings: &Settings) -> Desired {
+    let mut desired = Desired::default();
+    desired.add(ChildKind::ServiceAccount, &service_account::build(config, settings));
+    desired.add(ChildKind::ClusterRole, &cluster_role::build(config));
+    desired.add(ChildKind::ClusterRoleBinding, &cluster_role::build_binding(config, settings));
+    desired.add(ChildKind::ValidatingAdmissionPolicy, &admission_policy::build(config, settings));
+    desired.add(ChildKind::ValidatingAdmissionPolicyBinding, &admission_policy::build_binding(config));
+    desired.add(ChildKind::DaemonSet, &daemonset::build(config, settings));
+    for (name, class) in policy::device_classes(&config.spec) {
+        match class {
+            Ok(spec) => desired.add(ChildKind::DeviceClass, &device_class::build(config, name, spec)),
+            Err(error) => desired.unbuildable.push(Unbuildable {
+                key: ChildKey { kind: ChildKind::DeviceClass, name: name.to_owned() },
+                message: error.to_string(),
+            }),
+        }
+    }
+    desired
+}
+
+impl Desired {
+    fn add<K>(&mut self, kind: ChildKind, object: &K)
+    where
+        K: Serialize + Metadata<Ty = ObjectMeta>,
+    {
+        let key = ChildKey { kind, name: object.metadata().name.clone().unwrap_or_default() };
+        match serde_json::to_value(object) {
+            Ok(mut object) => {
+                stamp(&mut object);
+                self.children.push(Child { key, object });
+            }
+            Err(error) => self.unbuildable.push(Unbuildable { key, message: error.to_string() }),
+        }
+    }
+}
+
+/// Adds the hash of the object, without its owner, whose id differs between clusters.
+fn stamp(object: &mut Value) {
+    let mut hashed = object.clone();
+    if let Some(metadata) = hashed.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("ownerReferences");
+    }
+    let digest = Sha256::digest(hashed.to_string());
+    let mut short = [0; 8];
+    short.copy_from_slice(&digest[..8]);
+    let hash = format!("{:016x}", u64::from_be_bytes(short));
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        let annotations = metadata.entry("annotations").or_insert_with(|| Value::Object(serde_json::Map::new()));
+        if let Some(annotations) = annotations.as_object_mut() {
+            annotations.insert(APPLIED_HASH.into(), hash.into());
+        }
+    }
+}
+
+/// Name of the plugin's DaemonSet and ServiceAccount.
+pub fn plugin_name(config: &DraDriverConfig) -> String {
+    format!("{}-node-plugin", config.name_any())
+}
+
+/// Name of the plugin's ClusterRole and its binding.
+fn role_name(config: &DraDriverConfig) -> String {
+    format!("dra-operator:{}:node-plugin", config.name_any())
+}
+
+/// Name of the plugin's admission policy and its binding: a DNS subdomain, unlike a role's.
+fn policy_name(config: &DraDriverConfig) -> String {
+    format!("dra-operator-{}-node-plugin", config.name_any())
+}
+
+/// Labels that choose the plugin's pods; a DaemonSet's selector can never change, so neither can these.
+fn selector_labels(config: &DraDriverConfig) -> BTreeMap<String, String> {
+    [(COMPONENT.0, COMPONENT.1.to_owned()), (CONFIG_LABEL, config.name_any())]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+/// Labels of every child. None is copied from the object: labels by which GitOps tools know what they applied would make
+/// them take the children for their own.
+fn labels(config: &DraDriverConfig) -> BTreeMap<String, String> {
+    let mut labels = selector_labels(config);
+    labels.insert("app.kubernetes.io/name".into(), "dra-operator".into());
+    labels.insert(MANAGED_BY.0.into(), MANAGED_BY.1.into());
+    labels
+}
+
+/// Metadata of a cluster-scoped child.
+fn metadata(config: &DraDriverConfig, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        labels: Some(labels(config)),
+        owner_references: owner(config).map(|owner| vec![owner]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The reference to the owner: `config` itself. None as long as it is no object in a cluster (`render` of a file).
+fn owner(config: &DraDriverConfig) -> Option<OwnerReference> {
+    Some(OwnerReference {
+        api_version: DraDriverConfig::api_version(&()).into_owned(),
+        kind: DraDriverConfig::kind(&()).into_owned(),
+        name: config.name_any(),
+        uid: config.uid()?,
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    })
+}

@@ -1,0 +1,84 @@
+//! Which Events a change of status is worth. Pure.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::runtime::events::{Event, EventType};
+
+use crate::api::conditions::ConditionType;
+
+/// One Event for each condition that came, went over, or changed its reason; none for what only moved on in words.
+pub fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
+    let told = [
+        (ConditionType::Ready, "True", EventType::Normal),
+        (ConditionType::Stalled, "True", EventType::Warning),
+        (ConditionType::Reconciling, "True", EventType::Normal),
+        (ConditionType::ResourcesHealthy, "False", EventType::Warning),
+        (ConditionType::ResourcesHealthy, "True", EventType::Normal),
+    ];
+    told.into_iter()
+        .filter_map(|(type_, status, kind)| {
+            let find =
+                |all: &[Condition]| all.iter().find(|c| c.type_ == type_.as_str() && c.status == status).cloned();
+            let now = find(after)?;
+            if find(before).is_some_and(|was| was.reason == now.reason) {
+                return None;
+            }
+            let kind = if now.reason == "RolloutBlocked" { EventType::Warning } else { kind };
+            Some(event(kind, &now.reason, "Reconcile", now.message))
+        })
+        .collect()
+}
+
+/// An Event; its note is cut to what the API server takes.
+pub fn event(type_: EventType, reason: &str, action: &str, note: String) -> Event {
+    /// `NoteLengthLimit` in k8s.io/kubernetes/pkg/apis/core/validation/events.go, in bytes.
+    const LONGEST: usize = 1024;
+    let mut note = note;
+    if note.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|&at| note.is_char_boundary(at)).unwrap_or(0);
+        note.truncate(end);
+    }
+    Event { type_, reason: reason.into(), note: Some(note), action: action.into(), secondary: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+    use crate::controller::testing::at;
+
+    fn condition(type_: &str, status: &str, reason: &str) -> Condition {
+        Condition {
+            type_: type_.into(),
+            status: status.into(),
+            reason: reason.into(),
+            message: "m".into(),
+            observed_generation: None,
+            last_transition_time: Time(at(0)),
+        }
+    }
+
+    #[test]
+    fn an_event_is_told_once_for_each_change_of_a_reason() {
+        let rolling = [condition("Ready", "False", "RollingOut"), condition("Reconciling", "True", "RollingOut")];
+        let ready = [condition("Ready", "True", "Serving")];
+        let reasons = |before: &[Condition], after: &[Condition]| -> Vec<_> {
+            transitions(before, after).into_iter().map(|event| event.reason).collect()
+        };
+        assert_eq!(reasons(&[], &rolling), ["RollingOut"]);
+        assert_eq!(reasons(&rolling, &rolling), [""; 0]);
+        assert_eq!(reasons(&rolling, &ready), ["Serving"]);
+    }
+
+    #[test]
+    fn a_halted_roll_out_is_a_warning() {
+        let events = transitions(&[], &[condition("Reconciling", "True", "RolloutBlocked")]);
+        assert_eq!(events[0].type_, EventType::Warning);
+    }
+
+    #[test]
+    fn a_long_note_is_cut_between_characters() {
+        let note = event(EventType::Normal, "R", "A", "ä".repeat(1000)).note.unwrap();
+        assert_eq!(note.len(), 1024);
+    }
+}

@@ -1,0 +1,278 @@
+//! What is kept of a pod, a node and a claim: only what decisions are made from, so that a change of anything else is no
+//! event and a large cluster fits in little memory. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    core::v1::{ContainerStatus, Node, Pod},
+    resource::v1::ResourceClaim,
+};
+use kube::ResourceExt;
+
+use crate::controller::build::CONFIG_LABEL;
+
+/// A node plugin's pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginPod {
+    /// Its name.
+    pub name: String,
+    /// Its unique id.
+    pub uid: String,
+    /// The `DraDriverConfig` it is for.
+    pub config: String,
+    /// The node it is bound to, or made for while no scheduler has seen it.
+    pub node: String,
+    /// Which version of the pod template it is of.
+    pub revision: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Whether its readiness probe passes.
+    pub ready: bool,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+    /// What keeps its container from running, in words; none while it runs or nothing is known.
+    pub trouble: Option<Trouble>,
+}
+
+/// What keeps a plugin's container from running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// What kind.
+    pub kind: TroubleKind,
+    /// What the kubelet or the scheduler says, with the image or the exit code.
+    pub message: String,
+}
+
+/// Kinds of trouble that a pod's status tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TroubleKind {
+    /// The image cannot be pulled.
+    ImagePull,
+    /// The image's name is none, which only a person can mend.
+    ImageName,
+    /// The container starts and ends again and again.
+    Crash,
+    /// The container cannot be made.
+    Container,
+    /// No scheduler finds a place.
+    Scheduling,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whether its kubelet says it is well.
+    pub ready: bool,
+}
+
+/// A claim, and what it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimFacts {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The devices allocated to it, of any driver.
+    pub devices: Vec<Held>,
+}
+
+/// One device a claim holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The driver.
+    pub driver: String,
+    /// The pool.
+    pub pool: String,
+    /// The device.
+    pub device: String,
+    /// By admin access: the device is still free for others.
+    pub admin: bool,
+}
+
+impl PluginPod {
+    /// Keeps what matters of a pod.
+    pub fn of(pod: &Pod) -> Self {
+        let label = |key: &str| pod.labels().get(key).cloned().unwrap_or_default();
+        let status = pod.status.as_ref();
+        let ready = status
+            .and_then(|status| status.conditions.as_ref())
+            .is_some_and(|conditions| conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"));
+        Self {
+            name: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+            config: label(CONFIG_LABEL),
+            node: node_of(pod).unwrap_or_default(),
+            revision: label("controller-revision-hash"),
+            created: pod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            ready,
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            trouble: if ready { None } else { trouble(pod) },
+        }
+    }
+}
+
+/// A DaemonSet's pod says by affinity which node it is made for, before it is bound to it.
+fn node_of(pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    if spec.node_name.is_some() {
+        return spec.node_name.clone();
+    }
+    let required =
+        spec.affinity.as_ref()?.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()?;
+    required
+        .node_selector_terms
+        .iter()
+        .flat_map(|term| term.match_fields.iter().flatten())
+        .find(|field| field.key == "metadata.name")
+        .and_then(|field| field.values.as_ref()?.first().cloned())
+}
+
+fn trouble(pod: &Pod) -> Option<Trouble> {
+    let status = pod.status.as_ref()?;
+    if let Some(container) = status.container_statuses.iter().flatten().next()
+        && let Some(trouble) = container_trouble(container)
+    {
+        return Some(trouble);
+    }
+    let unscheduled =
+        status.conditions.iter().flatten().find(|c| {
+            c.type_ == "PodScheduled" && c.status == "False" && c.reason.as_deref() == Some("Unschedulable")
+        })?;
+    Some(Trouble { kind: TroubleKind::Scheduling, message: unscheduled.message.clone().unwrap_or_default() })
+}
+
+fn container_trouble(container: &ContainerStatus) -> Option<Trouble> {
+    let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+    let reason = waiting.and_then(|waiting| waiting.reason.as_deref()).unwrap_or_default();
+    // The kubelet goes to and fro between ErrImagePull and ImagePullBackOff: the words are the same for both.
+    let said = waiting.and_then(|waiting| waiting.message.as_deref()).unwrap_or_default();
+    let image = &container.image;
+    let (kind, message) = match reason {
+        "ImagePullBackOff" | "ErrImagePull" | "ErrImageNeverPull" | "RegistryUnavailable" => {
+            (TroubleKind::ImagePull, format!("image {image} cannot be pulled"))
+        }
+        "InvalidImageName" | "ImageInspectError" => {
+            (TroubleKind::ImageName, format!("image {image} cannot be used ({reason}): {said}"))
+        }
+        "CreateContainerError" | "CreateContainerConfigError" | "RunContainerError" => {
+            (TroubleKind::Container, format!("its container cannot be started ({reason}): {said}"))
+        }
+        _ => {
+            let crashed = container
+                .last_state
+                .as_ref()
+                .and_then(|state| state.terminated.as_ref())
+                .or_else(|| container.state.as_ref().and_then(|state| state.terminated.as_ref()))?;
+            if reason != "CrashLoopBackOff" && container.restart_count < 3 && crashed.exit_code == 0 {
+                return None;
+            }
+            let why = crashed.message.as_deref().or(crashed.reason.as_deref()).unwrap_or("no reason given");
+            let text = format!(
+                "its container ended with exit code {} ({why}): see `kubectl logs --previous`",
+                crashed.exit_code
+            );
+            (TroubleKind::Crash, text)
+        }
+    };
+    Some(Trouble { kind, message })
+}
+
+impl NodeFacts {
+    /// Keeps what matters of a node.
+    pub fn of(node: &Node) -> Self {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        Self {
+            name: node.name_any(),
+            labels: node.labels().clone(),
+            ready: conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True")),
+        }
+    }
+}
+
+impl ClaimFacts {
+    /// Keeps what matters of a claim.
+    pub fn of(claim: &ResourceClaim) -> Self {
+        let results =
+            claim.status.as_ref().and_then(|status| status.allocation.as_ref()?.devices.as_ref()?.results.as_ref());
+        Self {
+            namespace: claim.namespace().unwrap_or_default(),
+            name: claim.name_any(),
+            devices: results
+                .into_iter()
+                .flatten()
+                .map(|result| Held {
+                    driver: result.driver.clone(),
+                    pool: result.pool.clone(),
+                    device: result.device.clone(),
+                    admin: result.admin_access == Some(true),
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(status: &Value) -> PluginPod {
+        PluginPod::of(
+            &serde_json::from_value(json!({
+                "metadata": {"name": "p", "uid": "u", "labels": {CONFIG_LABEL: "cpu"}},
+                "spec": {"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}}}},
+                "status": status,
+            }))
+            .unwrap(),
+        )
+    }
+
+    fn container(state: &Value, last: &Value) -> Value {
+        json!({"containerStatuses": [{"name": "node-plugin", "image": "reg/x:1", "imageID": "", "ready": false, "restartCount": 1,
+            "state": state, "lastState": last}]})
+    }
+
+    #[test]
+    fn a_pod_no_scheduler_has_seen_is_of_the_node_it_is_made_for() {
+        assert_eq!(pod(&json!({})).node, "n1");
+    }
+
+    #[test]
+    fn what_keeps_a_pod_from_running_is_told_with_the_image_or_the_exit_code() {
+        let waiting = |reason: &str| json!({"waiting": {"reason": reason, "message": "because"}});
+        let crashed = json!({"terminated": {"exitCode": 3, "reason": "Error"}});
+        for (state, last, kind, words) in [
+            (waiting("ImagePullBackOff"), json!({}), TroubleKind::ImagePull, "reg/x:1"),
+            (waiting("ErrImagePull"), json!({}), TroubleKind::ImagePull, "reg/x:1"),
+            (waiting("InvalidImageName"), json!({}), TroubleKind::ImageName, "because"),
+            (waiting("CreateContainerError"), json!({}), TroubleKind::Container, "because"),
+            (waiting("CrashLoopBackOff"), crashed.clone(), TroubleKind::Crash, "exit code 3"),
+            (crashed.clone(), json!({}), TroubleKind::Crash, "exit code 3"),
+        ] {
+            let trouble = pod(&container(&state, &last)).trouble.unwrap();
+            assert_eq!(trouble.kind, kind);
+            assert!(trouble.message.contains(words), "{trouble:?}");
+        }
+        assert_eq!(pod(&container(&waiting("ContainerCreating"), &json!({}))).trouble, None);
+        assert_eq!(pod(&container(&json!({"running": {}}), &json!({}))).trouble, None);
+    }
+
+    #[test]
+    fn a_pod_with_no_place_says_what_the_scheduler_says() {
+        let status = json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}]});
+        assert_eq!(pod(&status).trouble, Some(Trouble { kind: TroubleKind::Scheduling, message: "no room".into() }));
+    }
+
+    #[test]
+    fn a_claim_without_allocation_holds_nothing() {
+        let claim: ResourceClaim = serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {}})).unwrap();
+        assert_eq!(ClaimFacts::of(&claim).devices, []);
+    }
+}

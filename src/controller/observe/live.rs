@@ -1,0 +1,182 @@
+//! A child as it is in the cluster. Pure.
+
+use kube::{ResourceExt, core::DynamicObject};
+use serde_json::{Value, json};
+
+use crate::{
+    api::DraDriverConfig,
+    controller::{
+        build::{CONFIG_LABEL, MANAGED_BY},
+        child::{ChildKey, ChildKind},
+    },
+};
+
+/// A live object of a child's kind, whoever made it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Live {
+    /// Kind and name.
+    pub key: ChildKey,
+    /// Its unique id.
+    pub uid: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Being deleted.
+    pub terminating: bool,
+    /// The object, without what the API server alone writes.
+    pub object: Value,
+}
+
+/// Whose an object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Controlled by a `DraDriverConfig`.
+    Config {
+        /// Its unique id.
+        uid: String,
+        /// Its name.
+        name: String,
+    },
+    /// Made by this operator for a config of this name and not controlled by any: as after a restore from a backup, where
+    /// owners' ids are new. It may be taken over.
+    Orphan {
+        /// The config's name.
+        config: String,
+    },
+    /// Somebody else's, in words.
+    Foreign(String),
+}
+
+impl Live {
+    /// Keeps what matters of an object.
+    pub fn of(kind: ChildKind, object: DynamicObject) -> Self {
+        let owner = owner(&object);
+        let DynamicObject { types, metadata, mut data } = object;
+        let key = ChildKey { kind, name: metadata.name.clone().unwrap_or_default() };
+        if let Some(data) = data.as_object_mut() {
+            if let Some(types) = types {
+                data.insert("apiVersion".into(), json!(types.api_version));
+                data.insert("kind".into(), json!(types.kind));
+            }
+            data.insert(
+                "metadata".into(),
+                json!({
+                    "name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid, "generation": metadata.generation,
+                    "labels": metadata.labels, "annotations": metadata.annotations, "ownerReferences": metadata.owner_references,
+                }),
+            );
+        }
+        Self {
+            key,
+            uid: metadata.uid.unwrap_or_default(),
+            owner,
+            terminating: metadata.deletion_timestamp.is_some(),
+            object: data,
+        }
+    }
+
+    /// Whether `config` may write it.
+    pub fn is_of(&self, config: &DraDriverConfig) -> bool {
+        match &self.owner {
+            Owner::Config { uid, .. } => Some(uid) == config.metadata.uid.as_ref(),
+            Owner::Orphan { config: name } => *name == config.name_any(),
+            Owner::Foreign(_) => false,
+        }
+    }
+
+    /// Whose it is, in words.
+    pub fn owner_in_words(&self) -> String {
+        match &self.owner {
+            Owner::Config { name, .. } | Owner::Orphan { config: name } => format!("DraDriverConfig {name}"),
+            Owner::Foreign(words) => words.clone(),
+        }
+    }
+}
+
+fn owner(object: &DynamicObject) -> Owner {
+    let controller = object.owner_references().iter().find(|owner| owner.controller == Some(true));
+    let labels = object.labels();
+    let ours = labels.get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1);
+    match controller {
+        Some(owner) if owner.kind == "DraDriverConfig" && owner.api_version.starts_with(crate::api::GROUP) => {
+            Owner::Config { uid: owner.uid.clone(), name: owner.name.clone() }
+        }
+        Some(owner) => Owner::Foreign(format!("{} {}", owner.kind, owner.name)),
+        None => match labels.get(CONFIG_LABEL).filter(|_| ours) {
+            Some(config) => Owner::Orphan { config: config.clone() },
+            None => Owner::Foreign(foreign(object)),
+        },
+    }
+}
+
+/// The best name there is for who made an object that nothing controls.
+fn foreign(object: &DynamicObject) -> String {
+    let labels = object.labels();
+    let annotations = object.annotations();
+    if let Some(release) = annotations.get("meta.helm.sh/release-name") {
+        return format!("Helm release {release}");
+    }
+    if let Some(by) = labels.get(MANAGED_BY.0) {
+        return format!("{by} (its label app.kubernetes.io/managed-by)");
+    }
+    let manager = object.managed_fields().iter().find_map(|fields| fields.manager.clone());
+    manager.map_or_else(|| "somebody unknown".into(), |manager| format!("{manager} (its field manager)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn live(metadata: &Value) -> Live {
+        let object = serde_json::from_value(json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": metadata, "spec": {},
+        }));
+        Live::of(ChildKind::DeviceClass, object.unwrap())
+    }
+
+    fn config(name: &str, uid: &str) -> DraDriverConfig {
+        serde_json::from_value(json!({"metadata": {"name": name, "uid": uid}, "spec": {"driver": {}}})).unwrap()
+    }
+
+    #[test]
+    fn an_object_is_its_controllers() {
+        let owner = json!({"apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "name": "cpu", "uid": "u1", "controller": true});
+        let ours = live(&json!({"name": "a", "ownerReferences": [owner]}));
+        assert!(ours.is_of(&config("cpu", "u1")));
+        assert!(!ours.is_of(&config("cpu", "u2")));
+        assert_eq!(ours.owner_in_words(), "DraDriverConfig cpu");
+    }
+
+    #[test]
+    fn an_object_of_ours_that_nothing_controls_may_be_taken_over_by_its_config_alone() {
+        let orphan = live(&json!({"name": "a", "labels": {MANAGED_BY.0: MANAGED_BY.1, CONFIG_LABEL: "cpu"}}));
+        assert!(orphan.is_of(&config("cpu", "u9")));
+        assert!(!orphan.is_of(&config("other", "u9")));
+    }
+
+    #[test]
+    fn a_foreign_object_is_named_by_whoever_made_it() {
+        for (metadata, words) in [
+            (
+                json!({"name": "a", "labels": {"app.kubernetes.io/managed-by": "Helm"}, "annotations": {"meta.helm.sh/release-name": "gpu"}}),
+                "Helm release gpu",
+            ),
+            (
+                json!({"name": "a", "labels": {"app.kubernetes.io/managed-by": "argocd"}}),
+                "argocd (its label app.kubernetes.io/managed-by)",
+            ),
+            (
+                json!({"name": "a", "managedFields": [{"manager": "kubectl-create", "operation": "Update"}]}),
+                "kubectl-create (its field manager)",
+            ),
+            (
+                json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "Thing", "name": "t", "uid": "x", "controller": true}]}),
+                "Thing t",
+            ),
+            (json!({"name": "a"}), "somebody unknown"),
+        ] {
+            let foreign = live(&metadata);
+            assert!(!foreign.is_of(&config("a", "u")));
+            assert_eq!(foreign.owner_in_words(), words);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What the controller knows of the cluster: one watch a kind, pruned to what decisions need. IO: watches, and a look-up
+//! of what is about to be made.
+
+mod facts;
+mod live;
+mod watch;
+
+pub use facts::{ClaimFacts, Held, NodeFacts, PluginPod, Trouble, TroubleKind};
+pub use live::{Live, Owner};
+pub use watch::{Caches, Changes, WatchError, child_api};

@@ -1,0 +1,289 @@
+//! The watches: one a kind, each into a cache of pruned objects. IO: the Kubernetes API.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt::Debug, sync::Arc};
+
+use futures::{FutureExt, Stream, StreamExt, stream::BoxStream};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    resource::v1::{ResourceClaim, ResourceSlice},
+};
+use kube::{
+    Api, Client, Resource,
+    core::DynamicObject,
+    runtime::{
+        WatchStreamExt,
+        reflector::{Lookup, ObjectRef, Store, store::Writer},
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+
+use super::{ClaimFacts, Live, NodeFacts, PluginPod};
+use crate::{
+    controller::{
+        build::{COMPONENT, MANAGED_BY},
+        child::{ChildKey, ChildKind},
+    },
+    slices::pool,
+};
+
+/// A watch that failed; it starts again by itself, with backoff.
+#[derive(Debug, thiserror::Error)]
+#[error("watch {what}: {error}; it is tried again")]
+pub struct WatchError {
+    what: &'static str,
+    error: watcher::Error,
+}
+
+/// A change that may matter to any config, or a failure to see changes.
+pub type Changes = BoxStream<'static, Result<(), WatchError>>;
+
+/// Everything watched but the configs themselves.
+#[derive(Clone)]
+pub struct Caches {
+    children: BTreeMap<ChildKind, Store<Kept<Live>>>,
+    slices: Store<Kept<Arc<ResourceSlice>>>,
+    pods: Store<Kept<PluginPod>>,
+    nodes: Store<Kept<NodeFacts>>,
+    claims: Store<Kept<ClaimFacts>>,
+}
+
+impl Caches {
+    /// Caches, and the stream that fills them while it is polled.
+    pub fn new(client: &Client, namespace: &str) -> (Self, Changes) {
+        let ours = watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+        let plugins = watcher::Config::default().labels(&format!("{}={}", COMPONENT.0, COMPONENT.1));
+        let everything = watcher::Config::default;
+        let mut changes = Vec::new();
+        let children = ChildKind::ALL
+            .into_iter()
+            .map(|kind| {
+                let api = child_api(client, namespace, kind);
+                // Every DeviceClass is watched: the names are an API of their own, and others may hold one we want.
+                let config = if kind == ChildKind::DeviceClass { everything() } else { ours.clone() };
+                let store = follow(kind.as_str(), api, config, &mut changes, move |o| Live::of(kind, o));
+                (kind, store)
+            })
+            .collect();
+        let slices = follow("ResourceSlice", Api::all(client.clone()), everything(), &mut changes, |mut slice| {
+            pool::prune(&mut slice);
+            Arc::new(slice)
+        });
+        let pods = follow("Pod", Api::namespaced(client.clone(), namespace), plugins, &mut changes, |pod: Pod| {
+            PluginPod::of(&pod)
+        });
+        let nodes =
+            follow("Node", Api::all(client.clone()), everything(), &mut changes, |node: Node| NodeFacts::of(&node));
+        let claims =
+            follow("ResourceClaim", Api::all(client.clone()), everything(), &mut changes, |claim: ResourceClaim| {
+                ClaimFacts::of(&claim)
+            });
+        (Self { children, slices, pods, nodes, claims }, futures::stream::select_all(changes).boxed())
+    }
+
+    /// Whether every cache has been filled once.
+    pub fn are_ready(&self) -> bool {
+        self.children.values().all(is_ready)
+            && is_ready(&self.slices)
+            && is_ready(&self.pods)
+            && is_ready(&self.nodes)
+            && is_ready(&self.claims)
+    }
+
+    /// A live object by kind and name, as far as it is watched.
+    pub fn child(&self, key: &ChildKey) -> Option<Live> {
+        let store = self.children.get(&key.kind)?;
+        // Namespaced kinds are watched in one namespace only, so that the name is enough.
+        store.find(|kept| kept.value.key == *key).map(|kept| kept.value.clone())
+    }
+
+    /// All watched objects of children's kinds.
+    pub fn children(&self) -> Vec<Live> {
+        self.children.values().flat_map(values).collect()
+    }
+
+    /// All slices.
+    pub fn slices(&self) -> Vec<Arc<ResourceSlice>> {
+        values(&self.slices)
+    }
+
+    /// All node plugins' pods.
+    pub fn pods(&self) -> Vec<PluginPod> {
+        values(&self.pods)
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> Vec<NodeFacts> {
+        values(&self.nodes)
+    }
+
+    /// All claims that hold devices.
+    pub fn claims(&self) -> Vec<ClaimFacts> {
+        let mut claims = values(&self.claims);
+        claims.retain(|claim| !claim.devices.is_empty());
+        claims
+    }
+}
+
+/// The API of a kind of child.
+pub fn child_api(client: &Client, namespace: &str, kind: ChildKind) -> Api<DynamicObject> {
+    let resource = kind.resource();
+    if kind.is_namespaced() {
+        Api::namespaced_with(client.clone(), namespace, &resource)
+    } else {
+        Api::all_with(client.clone(), &resource)
+    }
+}
+
+fn is_ready<T: Clone>(store: &Store<Kept<T>>) -> bool {
+    store.wait_until_ready().now_or_never().is_some_and(|ready| ready.is_ok())
+}
+
+fn values<T: Clone>(store: &Store<Kept<T>>) -> Vec<T> {
+    store.state().iter().map(|kept| kept.value.clone()).collect()
+}
+
+/// Watches one kind; a change of what is kept is a change, anything else is not.
+fn follow<K, T>(
+    what: &'static str,
+    api: Api<K>,
+    config: watcher::Config,
+    changes: &mut Vec<Changes>,
+    keep: impl Fn(K) -> T + Send + Sync + 'static,
+) -> Store<Kept<T>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Clone + Send + Sync,
+    T: Clone + PartialEq + Send + Sync + 'static,
+{
+    let writer = Writer::<Kept<T>>::new(());
+    let store = writer.as_reader();
+    let events = watcher(api, config).default_backoff().map(move |event| {
+        event.map(|event| map(event, |object| Kept::of(object, &keep))).map_err(|error| WatchError { what, error })
+    });
+    changes.push(visible(writer, events).boxed());
+    store
+}
+
+/// Writes events to the cache, and passes on those that change it.
+fn visible<T>(
+    mut writer: Writer<Kept<T>>,
+    events: impl Stream<Item = Result<Event<Kept<T>>, WatchError>> + Send + 'static,
+) -> impl Stream<Item = Result<(), WatchError>> + Send
+where
+    T: Clone + PartialEq + Send + Sync + 'static,
+{
+    let store = writer.as_reader();
+    events.filter_map(move |event| {
+        let change = match event {
+            Err(error) => Some(Err(error)),
+            Ok(event) => {
+                let seen = match &event {
+                    Event::Apply(kept) => store.get(&kept.reference()).is_none_or(|old| old.value != kept.value),
+                    Event::Delete(_) | Event::InitDone => true,
+                    Event::Init | Event::InitApply(_) => false,
+                };
+                writer.apply_watcher_event(&event);
+                seen.then_some(Ok(()))
+            }
+        };
+        futures::future::ready(change)
+    })
+}
+
+fn map<K, T>(event: Event<K>, keep: impl Fn(K) -> T) -> Event<T> {
+    match event {
+        Event::Apply(object) => Event::Apply(keep(object)),
+        Event::Delete(object) => Event::Delete(keep(object)),
+        Event::Init => Event::Init,
+        Event::InitApply(object) => Event::InitApply(keep(object)),
+        Event::InitDone => Event::InitDone,
+    }
+}
+
+/// What is kept of an object, under its name.
+#[derive(Clone, Debug)]
+struct Kept<T> {
+    name: String,
+    namespace: Option<String>,
+    value: T,
+}
+
+impl<T: Clone> Kept<T> {
+    fn of<K: Resource>(object: K, keep: impl Fn(K) -> T) -> Self {
+        let metadata = object.meta();
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            namespace: metadata.namespace.clone(),
+            value: keep(object),
+        }
+    }
+
+    fn reference(&self) -> ObjectRef<Self> {
+        self.to_object_ref(())
+    }
+}
+
+impl<T> Lookup for Kept<T> {
+    type DynamicType = ();
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Kept".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn name(&self) -> Option<Cow<'_, str>> {
+        Some(self.name.as_str().into())
+    }
+
+    fn namespace(&self) -> Option<Cow<'_, str>> {
+        self.namespace.as_deref().map(Into::into)
+    }
+
+    fn resource_version(&self) -> Option<Cow<'_, str>> {
+        None
+    }
+
+    fn uid(&self) -> Option<Cow<'_, str>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(name: &str, value: u8) -> Kept<u8> {
+        Kept { name: name.into(), namespace: None, value }
+    }
+
+    #[tokio::test]
+    async fn only_a_change_of_what_is_kept_is_a_change() {
+        let writer = Writer::new(());
+        let store = writer.as_reader();
+        let events = [
+            Event::Init,
+            Event::InitApply(kept("a", 1)),
+            Event::InitDone,
+            Event::Apply(kept("a", 1)),
+            Event::Apply(kept("a", 2)),
+            Event::Apply(kept("b", 1)),
+            Event::Delete(kept("a", 2)),
+        ];
+        let changes = visible(writer, futures::stream::iter(events.map(Ok))).count().await;
+        assert_eq!(changes, 4);
+        assert!(is_ready(&store));
+        assert_eq!(values(&store), [1]);
+    }
+}

@@ -1,0 +1,135 @@
+//! On which nodes a config's plugin should run, and whether two configs want the same node. Pure.
+//!
+//! The rules are the scheduler's: every nodeSelector label, and at least one of the required node affinity's terms.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
+
+use super::observe::NodeFacts;
+use crate::api::{DraDriverConfig, NodePlugin};
+
+/// Where one config's plugin may run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Placement {
+    labels: BTreeMap<String, String>,
+    terms: Option<Vec<NodeSelectorTerm>>,
+}
+
+impl Placement {
+    /// As the config says.
+    pub fn of(config: &DraDriverConfig) -> Self {
+        let NodePlugin { node_selector, affinity, .. } = config.spec.node_plugin();
+        Self {
+            labels: node_selector.unwrap_or_default(),
+            terms: affinity
+                .and_then(|affinity| affinity.node_affinity?.required_during_scheduling_ignored_during_execution)
+                .map(|required| required.node_selector_terms),
+        }
+    }
+
+    /// Whether the plugin may run on a node.
+    pub fn selects(&self, node: &NodeFacts) -> bool {
+        self.labels.iter().all(|(key, value)| node.labels.get(key) == Some(value))
+            && self.terms.as_ref().is_none_or(|terms| terms.iter().any(|term| term_selects(term, node)))
+    }
+
+    /// Why two placements collide: a node both select, or that one of them must select whatever the other does.
+    pub fn overlap<'a>(&self, other: &Self, nodes: impl IntoIterator<Item = &'a NodeFacts>) -> Option<String> {
+        if let Some(node) = nodes.into_iter().find(|node| self.selects(node) && other.selects(node)) {
+            return Some(format!("both select node {}", node.name));
+        }
+        let within = |a: &Self, b: &Self| b.terms.is_none() && b.labels.iter().all(|(k, v)| a.labels.get(k) == Some(v));
+        (within(self, other) || within(other, self))
+            .then(|| "every node that one of them selects is selected by the other too".to_owned())
+    }
+}
+
+/// A term with neither labels nor fields selects nothing.
+fn term_selects(term: &NodeSelectorTerm, node: &NodeFacts) -> bool {
+    let labels = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    !(labels.is_empty() && fields.is_empty())
+        && labels.iter().all(|wanted| holds(wanted, node.labels.get(&wanted.key).map(String::as_str)))
+        && fields.iter().all(|wanted| wanted.key == "metadata.name" && holds(wanted, Some(&node.name)))
+}
+
+fn holds(wanted: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = wanted.values.as_deref().unwrap_or_default();
+    let listed = || value.is_some_and(|value| values.iter().any(|wanted| wanted == value));
+    let numbers = || {
+        let wanted: i64 = values.first()?.parse().ok()?;
+        Some((value?.parse::<i64>().ok()?, wanted))
+    };
+    match wanted.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, wanted)| value > wanted),
+        "Lt" => numbers().is_some_and(|(value, wanted)| value < wanted),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(name: &str, labels: &[(&str, &str)]) -> NodeFacts {
+        let labels = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+        NodeFacts { name: name.into(), labels, ready: true }
+    }
+
+    fn placement(plugin: &Value) -> Placement {
+        Placement::of(
+            &serde_json::from_value(json!({
+                "metadata": {"name": "a"}, "spec": {"driver": {"cpu": {}}, "nodePlugin": plugin},
+            }))
+            .unwrap(),
+        )
+    }
+
+    fn affine(expression: &Value) -> Placement {
+        placement(&json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}}))
+    }
+
+    #[test]
+    fn a_node_is_selected_by_labels_and_by_affinity() {
+        let n = node("n", &[("pool", "a"), ("gen", "5")]);
+        assert!(placement(&json!({})).selects(&n));
+        assert!(placement(&json!({"nodeSelector": {"pool": "a"}})).selects(&n));
+        assert!(!placement(&json!({"nodeSelector": {"pool": "b"}})).selects(&n));
+        for (operator, key, values, selected) in [
+            ("In", "pool", json!(["a", "b"]), true),
+            ("NotIn", "pool", json!(["a"]), false),
+            ("NotIn", "absent", json!(["a"]), true),
+            ("Exists", "pool", json!(null), true),
+            ("DoesNotExist", "pool", json!(null), false),
+            ("Gt", "gen", json!(["4"]), true),
+            ("Lt", "gen", json!(["4"]), false),
+            ("Gt", "pool", json!(["4"]), false),
+            ("Like", "pool", json!(["a"]), false),
+        ] {
+            let expression = json!({"key": key, "operator": operator, "values": values});
+            assert_eq!(affine(&expression).selects(&n), selected, "{expression}");
+        }
+    }
+
+    #[test]
+    fn two_placements_overlap_where_they_share_a_node_or_must() {
+        let (a, b) =
+            (placement(&json!({"nodeSelector": {"pool": "a"}})), placement(&json!({"nodeSelector": {"zone": "z"}})));
+        let everywhere = placement(&json!({}));
+        let both = node("n", &[("pool", "a"), ("zone", "z")]);
+        assert_eq!(a.overlap(&b, [&both]).as_deref(), Some("both select node n"));
+        assert_eq!(a.overlap(&b, []), None);
+        assert!(a.overlap(&everywhere, []).is_some());
+        assert!(everywhere.overlap(&a, []).is_some());
+        let c = placement(&json!({"nodeSelector": {"pool": "c"}}));
+        assert_eq!(a.overlap(&c, [&both]), None);
+    }
+}

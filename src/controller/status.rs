@@ -1,0 +1,211 @@
+//! What the status says: conditions by the kstatus rules, and counts. Pure.
+//!
+//! Reconciling and Stalled are there only while true. Stalled is for what a person must mend, never for what takes its
+//! time: an image that cannot be pulled may be pulled a minute later. The health of devices has a condition of its own and
+//! makes nothing else false.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    child::ChildKey,
+    deletion::Waiting,
+    health::Health,
+    plan::Block,
+    rollout::{Progress, Rollout},
+    usage::Usage,
+};
+use crate::api::{
+    DraDriverConfig, DraDriverConfigStatus, NodeCounts,
+    conditions::{self, ConditionType, Reason, Stated},
+};
+
+/// What a status is made from.
+#[derive(Clone, Debug)]
+pub struct Facts<'a> {
+    /// The object, with the status it has.
+    pub config: &'a DraDriverConfig,
+    /// What the cluster lacks, in words.
+    pub lacks: Option<&'a str>,
+    /// Why it would run where an older config's plugin does, in words.
+    pub overlap: Option<&'a str>,
+    /// What only a person can mend about the children.
+    pub blocks: &'a [Block],
+    /// What could not be written this time.
+    pub failures: &'a [(ChildKey, String)],
+    /// Children were written this time.
+    pub wrote: bool,
+    /// What the deletion waits for.
+    pub deletion: Option<&'a Waiting>,
+    /// The roll-out.
+    pub rollout: &'a Rollout,
+    /// Slice health.
+    pub health: &'a Health,
+    /// Counts.
+    pub usage: &'a Usage,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// The status these facts make.
+pub fn status(facts: &Facts<'_>) -> DraDriverConfigStatus {
+    let generation = facts.config.metadata.generation;
+    let before = facts.config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
+    let Rollout { desired, ready, .. } = *facts.rollout;
+    let mut classes = facts.usage.classes.clone();
+    for class in &mut classes {
+        let block = facts.blocks.iter().find(|block| {
+            let key = block.key();
+            key.kind == super::child::ChildKind::DeviceClass && key.name == class.name
+        });
+        class.reason = match block {
+            Some(block) => Some(block_reason(block).as_str().into()),
+            None if class.devices == 0 && facts.usage.devices.total > 0 => Some("MatchesNothing".into()),
+            None => None,
+        };
+    }
+    DraDriverConfigStatus {
+        observed_generation: generation,
+        conditions: conditions::next(before, stated(facts), generation, facts.now),
+        driver_name: Some(facts.config.spec.driver_name().to_owned()),
+        nodes: Some(NodeCounts {
+            desired,
+            ready,
+            publishing: count(facts.health.publishing),
+            unhealthy: count(facts.health.unhealthy),
+            summary: format!("{ready}/{desired}"),
+        }),
+        devices: Some(facts.usage.devices.clone()),
+        device_classes: classes,
+        problems: (facts.health.unhealthy > 0).then(|| facts.health.problems.clone()),
+    }
+}
+
+fn stated(facts: &Facts<'_>) -> Vec<Stated> {
+    let stalled = stalled(facts);
+    let reconciling = reconciling(facts);
+    let ready = match (&stalled, &reconciling) {
+        (Some((reason, message)), _) | (None, Some((reason, message))) => (Some(false), *reason, message.clone()),
+        (None, None) if facts.rollout.desired == 0 => (
+            Some(true),
+            Reason::NoNodes,
+            "no node is selected: see spec.nodePlugin.nodeSelector and the labels of the nodes".to_owned(),
+        ),
+        (None, None) => {
+            let Rollout { desired, ready, .. } = facts.rollout;
+            (Some(true), Reason::Serving, format!("{ready} of {desired} nodes run the plugin"))
+        }
+    };
+    let mut all = vec![state(ConditionType::Ready, ready)];
+    all.extend(reconciling.map(|(reason, message)| state(ConditionType::Reconciling, (Some(true), reason, message))));
+    all.extend(stalled.map(|(reason, message)| state(ConditionType::Stalled, (Some(true), reason, message))));
+    all.push(state(ConditionType::ResourcesHealthy, healthy(facts)));
+    all.push(state(
+        ConditionType::PreflightPassed,
+        match facts.lacks {
+            Some(lacks) => (Some(false), Reason::DraApiMissing, lacks.to_owned()),
+            None => (Some(true), Reason::Passed, "the cluster serves resource.k8s.io/v1".into()),
+        },
+    ));
+    all
+}
+
+fn state(type_: ConditionType, (status, reason, message): (Option<bool>, Reason, String)) -> Stated {
+    Stated { type_, status, reason, message }
+}
+
+/// What a person must mend; the gravest first.
+fn stalled(facts: &Facts<'_>) -> Option<(Reason, String)> {
+    if let Some(lacks) = facts.lacks {
+        return Some((Reason::DraApiMissing, lacks.to_owned()));
+    }
+    if let Some(overlap) = facts.overlap {
+        return Some((Reason::NodeSelectorOverlap, overlap.to_owned()));
+    }
+    if let Some(first) = facts.blocks.first() {
+        let more = match facts.blocks.len() - 1 {
+            0 => String::new(),
+            more => format!("; {more} more like it"),
+        };
+        return Some((block_reason(first), format!("{}{more}", block_message(first))));
+    }
+    match &facts.rollout.progress {
+        Progress::Halted { needs_person: true, message } => Some((Reason::InvalidImage, message.clone())),
+        _ => None,
+    }
+}
+
+fn block_reason(block: &Block) -> Reason {
+    match block {
+        Block::NameTaken { .. } => Reason::NameTaken,
+        Block::Refused { .. } => Reason::Refused,
+        Block::Unbuildable { .. } => Reason::InvalidPolicy,
+    }
+}
+
+fn block_message(block: &Block) -> String {
+    match block {
+        Block::NameTaken { key, owner } => {
+            format!("{key} is there and belongs to {owner}: rename one of the two, or delete it")
+        }
+        Block::Refused { key, message } => format!("the API server refuses {key}: {message}"),
+        Block::Unbuildable { key, message } => format!("{key} cannot be made: {message}"),
+    }
+}
+
+/// What goes on.
+fn reconciling(facts: &Facts<'_>) -> Option<(Reason, String)> {
+    match facts.deletion {
+        Some(Waiting::Claims(words)) => return Some((Reason::WaitingForClaims, words.clone())),
+        Some(Waiting::Children(words)) => return Some((Reason::Deleting, words.clone())),
+        None if facts.config.metadata.deletion_timestamp.is_some() => {
+            return Some((Reason::Deleting, "what was made for it is being deleted".into()));
+        }
+        None => {}
+    }
+    if facts.lacks.is_some() || facts.overlap.is_some() {
+        return None;
+    }
+    if let Some((key, message)) = facts.failures.first() {
+        return Some((Reason::Retrying, format!("{key} could not be written, it is tried again: {message}")));
+    }
+    match &facts.rollout.progress {
+        // The DaemonSet itself may be what is blocked: then nothing goes on.
+        Progress::Unobserved
+            if facts.blocks.iter().any(|block| block.key().kind <= super::child::ChildKind::DaemonSet) =>
+        {
+            None
+        }
+        Progress::Unobserved => Some((Reason::RollingOut, "the plugin's DaemonSet was just written".into())),
+        Progress::Underway(words) => Some((Reason::RollingOut, words.clone())),
+        Progress::Halted { needs_person: false, message } => Some((Reason::RolloutBlocked, message.clone())),
+        Progress::Done if facts.wrote => Some((Reason::Applying, "objects were just written".into())),
+        Progress::Halted { needs_person: true, .. } | Progress::Done => None,
+    }
+}
+
+fn healthy(facts: &Facts<'_>) -> (Option<bool>, Reason, String) {
+    let Health { publishing, unhealthy, pending, problems, .. } = facts.health;
+    if *unhealthy > 0 {
+        let first = problems.first.first();
+        let words = first.map_or_else(String::new, |p| format!(", first {}: {}: {}", p.node, p.reason, p.message));
+        return (Some(false), Reason::NodesUnhealthy, format!("{unhealthy} nodes have no good pool of devices{words}"));
+    }
+    if *pending > 0 {
+        return (None, Reason::Publishing, format!("{pending} nodes have yet to publish their devices"));
+    }
+    if facts.rollout.desired == 0 {
+        return (Some(true), Reason::NoNodes, "no node is selected".into());
+    }
+    (Some(true), Reason::Healthy, format!("{publishing} nodes publish complete pools"))
+}
+
+/// The message that names the older config.
+pub fn overlap_message(older: &DraDriverConfig, why: &str) -> String {
+    format!(
+        "DraDriverConfig {} is older and serves driver {} too, and {why}: give one of the two another spec.driverName, or a spec.nodePlugin.nodeSelector that shares no node",
+        older.name_any(),
+        older.spec.driver_name()
+    )
+}

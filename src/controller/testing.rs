@@ -1,0 +1,75 @@
+//! Small builders for tests. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec};
+use kube::{ResourceExt, api::ObjectMeta};
+use serde_json::{Value, json};
+
+use super::{
+    child::Child,
+    observe::{Live, NodeFacts, Owner, PluginPod},
+};
+use crate::api::DraDriverConfig;
+
+/// A time, in seconds since the epoch.
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+/// A plugin pod of config `cpu` on a node, made at time 0.
+pub fn mk_pod(node: &str, ready: bool) -> PluginPod {
+    PluginPod {
+        name: format!("cpu-node-plugin-{node}"),
+        uid: format!("pod-{node}"),
+        config: "cpu".into(),
+        node: node.into(),
+        revision: "1".into(),
+        created: at(0),
+        ready,
+        terminating: false,
+        trouble: None,
+    }
+}
+
+/// A node that is up.
+pub fn mk_node(name: &str) -> NodeFacts {
+    NodeFacts { name: name.into(), labels: [].into(), ready: true }
+}
+
+/// One of `count` slices of the driver `dra.cpu` for a node.
+pub fn mk_slice(node: &str, generation: i64, count: i64, devices: &[&str]) -> ResourceSlice {
+    ResourceSlice {
+        metadata: ObjectMeta { name: Some(format!("{node}-{generation}")), ..ObjectMeta::default() },
+        spec: ResourceSliceSpec {
+            driver: "dra.cpu".into(),
+            node_name: Some(node.into()),
+            pool: ResourcePool { generation, name: node.into(), resource_slice_count: count },
+            devices: Some(devices.iter().map(|&name| Device { name: name.into(), ..Device::default() }).collect()),
+            ..ResourceSliceSpec::default()
+        },
+    }
+}
+
+/// A config of the cpu driver, as it is in a cluster; `spec` is laid over.
+pub fn mk_config(name: &str, spec: &Value) -> DraDriverConfig {
+    let mut whole = json!({
+        "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig",
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"driver": {"cpu": {}}},
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        whole["spec"][key] = value.clone();
+    }
+    serde_json::from_value(whole).unwrap()
+}
+
+/// A child as it is once applied for `config`.
+pub fn mk_live(config: &DraDriverConfig, child: &Child) -> Live {
+    Live {
+        key: child.key.clone(),
+        uid: format!("uid-of-{}", child.key.name),
+        owner: Owner::Config { uid: config.uid().unwrap(), name: config.name_any() },
+        terminating: false,
+        object: child.object.clone(),
+    }
+}
