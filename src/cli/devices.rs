@@ -22,12 +22,22 @@ pub(super) fn table(devices: &[Device]) -> String {
         ]
     });
     let list = table::render(["NAME", "CPUS", "SOCKET", "CORE", "NUMA", "L3", "TYPE", "MHZ"], rows);
-    let Some(first) = devices.first() else { return list };
     let machine =
         ["architecture", "vendor", "family", "generation", "model", "cores", "memoryGB", "turboBoost", "smtEnabled"]
-            .map(|name| attribute(first, name));
+            .map(|name| distinct(devices, name));
     let header = ["ARCHITECTURE", "VENDOR", "FAMILY", "GENERATION", "MODEL", "CORES", "MEMORY-GB", "TURBO", "SMT"];
     format!("{}\n{list}", table::render(header, [machine]))
+}
+
+/// The values of an attribute: one, save where a machine has several kinds of core.
+fn distinct(devices: &[Device], name: &str) -> String {
+    let mut values: Vec<String> = Vec::new();
+    for value in devices.iter().map(|device| attribute(device, name)).filter(|value| !value.is_empty()) {
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    values.join(",")
 }
 
 /// An attribute's value as text; empty where the device has none.

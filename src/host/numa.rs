@@ -1,8 +1,9 @@
 //! NUMA nodes, their CPUs, and whether they have memory. IO: sysfs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{
+    cpuset::CpuSet,
     file::Files,
     machine::{Cpu, NumaNode},
 };
@@ -25,22 +26,27 @@ pub(super) fn observe_nodes(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>
         };
         nodes.insert(number, NumaNode { cpus: listed.unwrap_or_default(), has_memory });
     }
-    let mut claimed_twice = BTreeSet::new();
-    for (&number, node) in &nodes {
+    let mut claimed_once = CpuSet::new();
+    let mut claimed_twice = CpuSet::new();
+    for (number, node) in &nodes {
+        let again = node.cpus.intersection(&claimed_once);
+        if !again.is_empty() {
+            files.contradiction(
+                &format!("{NODES}/node{number}/cpulist"),
+                format!("claims CPUs {again}, as another node does: their node is unknown"),
+            );
+            claimed_twice.extend(again.iter());
+        }
+        claimed_once.extend(node.cpus.iter());
         for cpu in node.cpus.iter() {
-            let Some(known) = cpus.get_mut(&cpu) else { continue };
-            if known.numa_node.replace(number).is_some_and(|other| other != number) {
-                claimed_twice.insert(cpu);
-                files.contradiction(
-                    &format!("{NODES}/node{number}/cpulist"),
-                    format!("claims CPU {cpu}, as another node does: its node is unknown"),
-                );
+            if let Some(cpu) = cpus.get_mut(&cpu) {
+                cpu.numa_node = Some(*number);
             }
         }
     }
-    for cpu in &claimed_twice {
-        if let Some(known) = cpus.get_mut(cpu) {
-            known.numa_node = None;
+    for cpu in claimed_twice.iter() {
+        if let Some(cpu) = cpus.get_mut(&cpu) {
+            cpu.numa_node = None;
         }
     }
     from_cpus(files, cpus, &claimed_twice);
@@ -48,9 +54,9 @@ pub(super) fn observe_nodes(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>
 }
 
 /// For CPUs that no node lists: the link `cpuN/nodeM`, which some kernels and recordings have alone.
-fn from_cpus(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>, claimed_twice: &BTreeSet<u32>) {
+fn from_cpus(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>, claimed_twice: &CpuSet) {
     for (number, cpu) in
-        cpus.iter_mut().filter(|(number, cpu)| cpu.numa_node.is_none() && !claimed_twice.contains(number))
+        cpus.iter_mut().filter(|(number, cpu)| cpu.numa_node.is_none() && !claimed_twice.contains(**number))
     {
         let nodes = files.numbered(&format!("sys/devices/system/cpu/cpu{number}"), "node").unwrap_or_default();
         cpu.numa_node = nodes.first().copied().filter(|_| nodes.len() == 1);

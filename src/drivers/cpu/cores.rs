@@ -138,3 +138,99 @@ fn group(machine: &Machine, warnings: &mut Vec<String>) -> Vec<CpuSet> {
     }
     by_siblings.into_values().chain(by_ids.into_values()).chain(alone).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A CPU as (package, die, numa node, core, siblings).
+    type Place = (Option<u32>, u32, u32, Option<u32>, &'static str);
+
+    fn machine(cpus: &[Place]) -> Machine {
+        let cpu = |&(package, die, node, core, siblings): &Place| Cpu {
+            package,
+            die: Some(die),
+            numa_node: Some(node),
+            core,
+            siblings: Some(siblings.parse().unwrap()).filter(|siblings: &CpuSet| !siblings.is_empty()),
+            ..Cpu::default()
+        };
+        Machine { cpus: (0..).zip(cpus.iter().map(cpu)).collect(), ..Machine::default() }
+    }
+
+    fn names(machine: &Machine) -> Vec<(String, String)> {
+        cores(machine).0.into_iter().map(|core| (core.name, core.cpus.to_string())).collect()
+    }
+
+    fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+        expected.iter().map(|&(name, cpus)| (name.to_owned(), cpus.to_owned())).collect()
+    }
+
+    #[test]
+    fn a_core_is_named_by_socket_and_core_id() {
+        let plain = machine(&[
+            (Some(0), 0, 0, Some(0), "0,2"),
+            (Some(1), 0, 1, Some(12), "1,3"),
+            (Some(0), 0, 0, Some(0), "0,2"),
+            (Some(1), 0, 1, Some(12), "1,3"),
+        ]);
+        assert_eq!(names(&plain), pairs(&[("core-0-0", "0,2"), ("core-1-12", "1,3")]));
+    }
+
+    #[test]
+    fn ids_that_repeat_in_each_die_are_told_apart_by_the_die() {
+        let dies = machine(&[
+            (Some(0), 0, 0, Some(0), "0"),
+            (Some(0), 0, 0, Some(1), "1"),
+            (Some(0), 1, 0, Some(0), "2"),
+            (Some(0), 1, 0, Some(1), "3"),
+        ]);
+        let expected = [("core-0-die0-0", "0"), ("core-0-die0-1", "1"), ("core-0-die1-0", "2"), ("core-0-die1-1", "3")];
+        assert_eq!(names(&dies), pairs(&expected));
+    }
+
+    #[test]
+    fn ids_that_repeat_in_each_numa_node_are_told_apart_by_the_node() {
+        let nodes = machine(&[(Some(0), 0, 0, Some(0), "0"), (Some(0), 0, 1, Some(0), "1")]);
+        assert_eq!(names(&nodes), pairs(&[("core-0-numa0-0", "0"), ("core-0-numa1-0", "1")]));
+    }
+
+    #[test]
+    fn ids_that_repeat_within_everything_give_way_to_the_lowest_cpu() {
+        let books = machine(&[(None, 0, 0, Some(1), "0"), (None, 0, 0, Some(1), "1"), (None, 0, 0, Some(2), "2")]);
+        assert_eq!(names(&books), pairs(&[("core-cpu0", "0"), ("core-cpu1", "1"), ("core-cpu2", "2")]));
+    }
+
+    #[test]
+    fn a_machine_without_packages_is_socket_0() {
+        let power = machine(&[(None, 0, 0, Some(4), "0-1"), (None, 0, 0, Some(4), "0-1"), (None, 0, 0, Some(8), "2")]);
+        assert_eq!(names(&power), pairs(&[("core-0-4", "0-1"), ("core-0-8", "2")]));
+    }
+
+    #[test]
+    fn one_cpu_of_unknown_place_renames_no_other() {
+        let odd = machine(&[(Some(0), 0, 0, Some(0), "0"), (None, 0, 0, None, ""), (Some(0), 0, 0, Some(2), "2")]);
+        assert_eq!(names(&odd), pairs(&[("core-cpu1", "1"), ("core-0-0", "0"), ("core-0-2", "2")]));
+    }
+
+    #[test]
+    fn without_siblings_the_ids_group_threads() {
+        let old = machine(&[(Some(0), 0, 0, Some(0), ""), (Some(0), 0, 0, Some(0), ""), (Some(0), 0, 0, Some(1), "")]);
+        assert_eq!(names(&old), pairs(&[("core-0-0", "0-1"), ("core-0-1", "2")]));
+    }
+
+    #[test]
+    fn siblings_that_do_not_name_each_other_are_told_and_stay_apart() {
+        let broken = machine(&[(Some(0), 0, 0, Some(0), "0-1"), (Some(0), 0, 0, Some(1), "1")]);
+        let (cores, warnings) = cores(&broken);
+        assert_eq!(cores.len(), 2);
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert!(warning.contains("cpu0/topology") && warning.contains("do not name each other"), "{warning}");
+    }
+
+    #[test]
+    fn siblings_in_different_packages_are_told() {
+        let broken = machine(&[(Some(0), 0, 0, Some(0), "0-1"), (Some(1), 0, 0, Some(0), "0-1")]);
+        assert_eq!(cores(&broken).1.len(), 1);
+    }
+}

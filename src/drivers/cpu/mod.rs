@@ -10,6 +10,8 @@ mod cores;
 mod identity;
 mod memory;
 mod parameters;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
