@@ -52,8 +52,8 @@ demo: $(if $(KUBE_CONTEXT),,image) tools ## from nothing to a pinned pod; KUBE_C
 demo-down: ## take back everything that the demo made
 	@demo/down
 
-bench: ## measure beside a driver over Kubernetes' own Go library: target/bench/results.json
-	@tests/bench/run
+bench: image tools ## measure beside a driver over Kubernetes' own Go library: target/bench/results.json
+	@IMAGE="$(IMAGE)" IMAGE_ARCHIVE="$(IMAGE_ARCHIVE)" BINARY="$(BINARY)" tests/bench/run
 
 ##### Test
 

@@ -8,6 +8,8 @@ mod crd;
 mod devices;
 mod discover;
 mod granularity;
+mod logging;
+mod node_plugin;
 mod render;
 mod table;
 
@@ -25,6 +27,8 @@ enum Verb {
     Crd(crd::Args),
     /// Show the devices of this machine, or of a recorded one.
     Discover(discover::Args),
+    /// Serve a kind of device on this node.
+    NodePlugin(node_plugin::Args),
     /// Print every object the controller would apply for a file of DraDriverConfigs, with no cluster.
     Render(render::Args),
 }
@@ -34,6 +38,7 @@ pub fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Crd(args) => crd::run(&args),
         Verb::Discover(args) => discover::run(&args),
+        Verb::NodePlugin(args) => node_plugin::run(&args),
         Verb::Render(args) => render::run(&args),
     };
     match done {

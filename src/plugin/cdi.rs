@@ -3,6 +3,7 @@
 //! The files can always be made again from the prepared claims, so they are not synced: a reboot wipes the directory.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
@@ -62,13 +63,16 @@ impl Cdi {
         remove(self.path(uid))
     }
 
-    /// Makes the files those of `claims`: writes what is missing or changed, removes what is left over.
-    pub fn restore<'a>(&self, claims: impl Iterator<Item = &'a PreparedClaim> + Clone) -> Result<(), CdiError> {
-        for claim in claims.clone() {
-            self.write(claim)?;
+    /// Makes the files those of `claims`: writes what is missing, removes what is left over. What is in a file that is
+    /// there is not looked at.
+    pub fn restore<'a>(&self, claims: impl Iterator<Item = &'a PreparedClaim>) -> Result<(), CdiError> {
+        let mut found: BTreeSet<PathBuf> = self.own_files()?.into_iter().collect();
+        for claim in claims {
+            if !found.remove(&self.path(&claim.uid)) {
+                self.write(claim)?;
+            }
         }
-        let wanted: Vec<PathBuf> = claims.map(|claim| self.path(&claim.uid)).collect();
-        self.own_files()?.into_iter().filter(|path| !wanted.contains(path)).try_for_each(remove)
+        found.into_iter().try_for_each(remove)
     }
 
     /// This driver's files, also those of claims that are not prepared any more.
@@ -118,13 +122,10 @@ impl Cdi {
         json!({"cdiVersion": CDI_VERSION, "kind": self.kind(), "devices": devices})
     }
 
-    /// The grant's variables and the mark by which NRI knows the container. A container may use several requests, so
-    /// each name ends in the request's: `DRA_CPUSET_MAIN`.
+    /// The grant's variables (the driver names them by request) and the mark by which NRI knows the container.
     fn env(&self, claim: &PreparedClaim, request: &PreparedRequest) -> Vec<String> {
-        let suffix = variable(&request.name);
         let mark = format!("{}={}", mark_variable(&claim.uid, &request.name), mark(&self.driver, &request.token));
-        let grant = request.grant.env.iter().map(|(name, value)| format!("{name}_{suffix}={value}"));
-        grant.chain([mark]).collect()
+        request.grant.env.iter().map(|(name, value)| format!("{name}={value}")).chain([mark]).collect()
     }
 
     fn kind(&self) -> String {
@@ -185,7 +186,7 @@ mod tests {
             devices: vec![],
             grant: Grant {
                 cpus: cpus.parse().unwrap(),
-                env: [("DRA_CPUSET".to_owned(), cpus.to_owned())].into(),
+                env: [(format!("DRA_CPUS_{}", variable(name)), cpus.to_owned())].into(),
                 ..Grant::default()
             },
         };
@@ -235,13 +236,14 @@ mod tests {
         let cdi = Cdi::new(&dir, "dra.cpu");
         let claims = [claim("a"), claim("b")];
         cdi.restore(claims.iter()).unwrap();
-        fs::write(dir.join("k8s.dra.cpu-claim_a.json"), "{}").unwrap();
         fs::remove_file(dir.join("k8s.dra.cpu-claim_b.json")).unwrap();
         for file in ["k8s.dra.cpu-claim_old.json", "k8s.dra.cpu-claim_old.json.tmp", "nvidia.json"] {
             fs::write(dir.join(file), "{}").unwrap();
         }
         cdi.restore(claims.iter()).unwrap();
         assert_eq!(names(&dir), ["k8s.dra.cpu-claim_a.json", "k8s.dra.cpu-claim_b.json", "nvidia.json"]);
+        fs::write(dir.join("k8s.dra.cpu-claim_a.json"), "{}").unwrap();
+        cdi.write(&claims[0]).unwrap();
         assert!(fs::read_to_string(dir.join("k8s.dra.cpu-claim_a.json")).unwrap().contains("0.5.0"));
         cdi.remove("a").unwrap();
         cdi.remove("a").unwrap();

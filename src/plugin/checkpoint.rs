@@ -176,7 +176,7 @@ mod tests {
                 }],
                 grant: Grant {
                     cpus: "1,65".parse().unwrap(),
-                    env: [("DRA_CPUSET".to_owned(), "1,65".to_owned())].into(),
+                    env: [("DRA_CPUS_MAIN".to_owned(), "1,65".to_owned())].into(),
                     ..Grant::default()
                 },
             }],

@@ -31,8 +31,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const PARALLEL_READS: usize = 4;
 /// How long Prepare waits for a connection to NRI that is being made.
 const NRI_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long Prepare waits for other containers to leave the claim's CPUs.
-const NRI_APPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a claim was not prepared or unprepared; the kubelet shows it as the pod's event and tries again.
 #[derive(Debug, thiserror::Error)]
@@ -180,14 +178,17 @@ impl Claims {
         *self.phase.write().await = Phase::Passive;
     }
 
-    /// Makes the CDI files those of the prepared claims, as far as this instance may.
-    pub async fn restore_cdi(&self) -> Result<(), CdiError> {
+    /// Makes the CDI files those of the prepared claims, as far as this instance may; `thorough` looks into them too.
+    pub async fn restore_cdi(&self, thorough: bool) -> Result<(), CdiError> {
         let phase = self.phase.read().await;
         if !matches!(*phase, Phase::Active) {
             return Ok(());
         }
         let prepared = self.lock();
-        self.cdi.restore(prepared.iter().collect::<Vec<_>>().into_iter())
+        if thorough {
+            prepared.iter().try_for_each(|claim| self.cdi.write(claim))?;
+        }
+        self.cdi.restore(prepared.iter())
     }
 
     /// How many claims are prepared.
@@ -200,8 +201,7 @@ impl Claims {
         self.lock().arrives()
     }
 
-    /// Prepares a claim, or finds it prepared. Afterwards checkpoint and CDI file are there, and others have left its
-    /// CPUs where NRI did so in time.
+    /// Prepares a claim, or finds it prepared. Afterwards checkpoint and CDI file are there.
     pub async fn prepare(&self, claim: &ClaimRef, arrival: Arrival) -> Result<PreparedClaim, ClaimError> {
         let done = self.prepare_arrived(claim, arrival).await;
         self.lock().ended(arrival);
@@ -228,7 +228,7 @@ impl Claims {
             self.cdi.write(done)?;
             done.clone()
         };
-        self.enforced(state).await?;
+        self.enforced().await?;
         Ok(done)
     }
 
@@ -327,22 +327,16 @@ impl Claims {
         Ok(())
     }
 
-    /// Waits until NRI enforces state `state`. No connection is an error; being late is only logged.
-    async fn enforced(&self, state: u64) -> Result<(), ClaimError> {
+    /// Waits for a connection to NRI. That others leave the claim's CPUs is not waited for: NRI asks the runtime for it
+    /// at once, and for what is not done by then again before the claim's container is created.
+    async fn enforced(&self) -> Result<(), ClaimError> {
         let Some(mut nri) = self.nri.clone() else { return Ok(()) };
         let connected = tokio::time::timeout(NRI_CONNECT_TIMEOUT, nri.wait_for(|nri| nri.connected));
-        if !matches!(connected.await, Ok(Ok(_))) {
-            let problem = nri.borrow().problem.clone().unwrap_or_else(|| "no answer yet".to_owned());
-            return Err(ClaimError::Nri { problem });
+        if matches!(connected.await, Ok(Ok(_))) {
+            return Ok(());
         }
-        let applied = tokio::time::timeout(NRI_APPLY_TIMEOUT, nri.wait_for(|nri| nri.applied >= state));
-        if !matches!(applied.await, Ok(Ok(_))) {
-            tracing::warn!(
-                state,
-                "other containers may not have left the claim's CPUs yet: NRI has not said so in time"
-            );
-        }
-        Ok(())
+        let problem = nri.borrow().problem.clone().unwrap_or_else(|| "no answer yet".to_owned());
+        Err(ClaimError::Nri { problem })
     }
 
     fn lock(&self) -> MutexGuard<'_, PreparedClaims> {

@@ -13,7 +13,8 @@ use prometheus_client::registry::Registry;
 /// What must be well for the node plugin to be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// This instance owns the node's state.
+    /// This instance owns the node's state, or has handed it over and stands by: a DaemonSet's controller deletes an old
+    /// pod that is not ready as soon as there is a new one, however the new one fares (`podsShouldBeOnNode`, 1.37).
     Active,
     /// The checkpoint can be read.
     Checkpoint,

@@ -289,6 +289,18 @@ impl Containers {
         self.known.values().all(|known| known.attempts == Attempts::Failed || !self.is_lacking(known))
     }
 
+    /// Containers without a claim that stay outside of what is left, because somebody else keeps them there.
+    pub fn overlapping(&self) -> usize {
+        let Some(share) = &self.share else { return 0 };
+        let outside = |has: &CpuSet, share: &CpuSet| !share.is_empty() && !has.is_empty() && !has.is_subset(share);
+        let outside = |known: &&Known| {
+            known.usage == Use::Free
+                && !self.is_lacking(known)
+                && (outside(&known.has.cpus, &share.cpus) || outside(&known.has.memory_nodes, &share.memory_nodes))
+        };
+        self.known.values().filter(outside).count()
+    }
+
     /// What must survive a restart: the containers that have, or may soon have, something else than before.
     pub fn kept(&self) -> impl Iterator<Item = (&str, Kept)> {
         self.known.iter().filter(|(_, known)| known.usage == Use::Free).filter_map(|(id, known)| {

@@ -90,10 +90,12 @@ pub async fn run(settings: Settings, grants: Arc<dyn Grants>, status: watch::Sen
         if was_connected || problem != last_problem {
             tracing::warn!(socket = %settings.socket.display(), "NRI: {problem}; connecting again");
         }
-        status.send_modify(|status| {
-            status.connected = false;
-            status.reconnects += u64::from(was_connected);
-            status.problem = Some(problem.clone());
+        status.send_if_modified(|status| {
+            let reconnects = status.reconnects + u64::from(was_connected);
+            let now = NriStatus { connected: false, applied: 0, reconnects, problem: Some(problem.clone()) };
+            let changed = *status != now;
+            *status = now;
+            changed
         });
         last_problem = problem;
         sleep(backoff).await;
@@ -127,6 +129,7 @@ async fn serve(
         retry_at: None,
         last_failure: String::new(),
         all_claimed: false,
+        overlapping: 0,
     };
     let deadline = Instant::now() + SYNCHRONIZE_TIMEOUT;
     let mut grants_live = true;
@@ -183,6 +186,8 @@ struct Session<'a> {
     last_failure: String,
     /// Whether nothing is left for containers without a claim.
     all_claimed: bool,
+    /// Containers that somebody else keeps on what is claimed.
+    overlapping: usize,
 }
 
 struct InFlight {
@@ -268,21 +273,31 @@ impl Session<'_> {
     /// Says how far it is.
     fn report(&mut self) {
         let Some(containers) = &self.service.containers else { return };
-        let failed = containers.failed();
-        let problem = match (failed, self.all_claimed) {
-            (0, false) => None,
-            (0, true) => Some("everything is claimed: containers without a claim run on claimed CPUs".to_owned()),
-            (failed, _) => Some(format!("{failed} containers cannot be moved; the last: {}", self.last_failure)),
-        };
         let last = self.status.borrow().clone();
-        let settled = (last.applied != self.state && containers.settled()).then_some(self.state);
-        if settled.is_some() {
+        let settled = last.applied != self.state && containers.settled();
+        if settled {
             self.kept.save(containers);
+            let overlapping = containers.overlapping();
+            if overlapping > self.overlapping {
+                tracing::warn!("{overlapping} containers are kept on claimed CPUs by somebody else, and left there");
+            }
+            self.overlapping = overlapping;
         }
-        let now = NriStatus { connected: true, applied: settled.unwrap_or(last.applied), problem, ..last.clone() };
-        if now != last {
-            self.status.send_replace(now);
-        }
+        let problem = match (containers.failed(), self.all_claimed, self.overlapping) {
+            (0, false, 0) => None,
+            (0, true, _) => Some("everything is claimed: containers without a claim run on claimed CPUs".to_owned()),
+            (0, false, overlapping) => {
+                Some(format!("{overlapping} containers are kept on claimed CPUs by somebody else"))
+            }
+            (failed, ..) => Some(format!("{failed} containers cannot be moved; the last: {}", self.last_failure)),
+        };
+        let applied = if settled { self.state } else { last.applied };
+        let now = NriStatus { connected: true, applied, problem, ..last };
+        self.status.send_if_modified(|status| {
+            let changed = *status != now;
+            *status = now;
+            changed
+        });
     }
 }
 

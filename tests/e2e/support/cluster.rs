@@ -136,7 +136,7 @@ impl Cluster {
         json!({
             "driver": {"cpu": {}},
             "nodePlugin": {
-                "kubeletRootDir": self.place("KUBELET_ROOT"),
+                "kubeletRootDir": self.place("KUBELET_ROOT_DIR"),
                 "cdiDir": self.place("CDI_DIR"),
                 "nriSocket": self.place("NRI_SOCKET"),
             },

@@ -68,7 +68,7 @@ impl Cluster {
 
     /// The node plugin's state directory on the node.
     pub(crate) fn state_dir(&self) -> PathBuf {
-        PathBuf::from(self.place("KUBELET_ROOT")).join("plugins/dra.cpu")
+        PathBuf::from(self.place("KUBELET_ROOT_DIR")).join("plugins/dra.cpu")
     }
 
     /// The CPUs that each claim holds, as its allocation says, by the devices' published attributes.

@@ -65,8 +65,10 @@ fn others_are_kept_off_and_given_back_and_then_left_alone() {
     assert_eq!(settle(&mut containers), ["c 0-1"]);
     containers.keep_others_to(Some(on("2-7")), on("0-7"));
     assert_eq!(settle(&mut containers), ["a 2-7"], "b is within the share already");
+    assert_eq!(containers.overlapping(), 0);
     containers.keep_others_to(Some(on("4-7")), on("0-7"));
     assert_eq!(settle(&mut containers), ["a 4-7"], "b was kept by somebody else to what is claimed now");
+    assert_eq!(containers.overlapping(), 1);
     containers.keep_others_to(None, on("0-7"));
     assert_eq!(settle(&mut containers), ["a 0-7"]);
     assert!(remembered(&containers).is_empty());

@@ -15,6 +15,7 @@ use crate::{
         grants::{ContainerIdentity, Refusal},
         nri::{
             fake_runtime::{FakePlugin, FakeRuntime, container, pod},
+            messages::Container,
             ttrpc::Code,
         },
     },
@@ -294,4 +295,28 @@ async fn a_refused_plugin_says_why() {
     tokio::io::AsyncWriteExt::write_all(&mut socket, &refusal).await.unwrap();
     let problem = node.reports(|status| status.problem.is_some()).await.problem.unwrap();
     assert_eq!(problem, "the runtime refused the plugin: invalid plugin name");
+}
+
+#[tokio::test]
+async fn thousands_of_containers_are_synchronised_within_the_runtimes_timeout_and_all_moved() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.runtime.plugin().await;
+    let start = std::time::Instant::now();
+    for part in 0..4 {
+        let one = |n| Container {
+            env: (0..40).map(|variable| format!("VARIABLE_{variable}={n:0100}")).collect(),
+            ..container(&format!("{part}-{n}"), "pod", "", "")
+        };
+        let answer = plugin.synchronize(vec![pod("pod", "default")], (0..500).map(one).collect(), part < 3).await;
+        assert_eq!(answer.more, part < 3);
+    }
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let mut moved = 0;
+    while moved < 2000 {
+        let changes = plugin.makes().await;
+        assert!(changes.len() <= BATCH, "no container is created meanwhile");
+        moved += changes.len();
+    }
+    node.reports(|status| status.connected && status.applied == 1).await;
 }

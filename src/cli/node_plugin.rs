@@ -1,0 +1,193 @@
+//! `dra-operator node-plugin`: serves one kind of device on this node. IO: the node, its kubelet, its container runtime,
+//! the API server.
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
+
+use anyhow::{Context as _, ensure};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use kube::{Client, Config};
+use prometheus_client::registry::Registry;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{granularity, logging::Logging};
+use crate::{
+    api::{CpuDriver as Defaults, Granularity},
+    drivers::{Driver, cpu::CpuDriver},
+    host::{Host, cpuset::CpuSet},
+    plugin::{
+        health::{Health, serve},
+        metrics::PluginMetrics,
+        node::{NodePlugin, NodeSettings},
+    },
+};
+
+/// Arguments of `node-plugin`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Name of the driver. Default: the kind's.
+    #[arg(long, value_name = "NAME", default_value = Defaults::DEFAULT_NAME)]
+    driver_name: String,
+    /// Name of this node's Node object.
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node_name: String,
+    /// UID of the own pod: lets two instances serve during a rolling update.
+    #[arg(long, value_name = "UID", env = "POD_UID")]
+    pod_uid: Option<String>,
+    /// Root directory of the kubelet.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    kubelet_root_dir: PathBuf,
+    /// Directory of the CDI files.
+    #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
+    cdi_dir: PathBuf,
+    /// NRI socket of the container runtime.
+    #[arg(long, value_name = "SOCKET", default_value = "/var/run/nri/nri.sock")]
+    nri_socket: PathBuf,
+    /// Directory of the checkpoint. Default: `plugins/<driver name>` in the kubelet's root directory.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Directory with the machine's proc and sys.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    host_root: PathBuf,
+    /// Address of /healthz, /readyz and /metrics; empty for none.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
+    http_bind: String,
+    /// Publish the devices and do nothing else: no kubelet, no container runtime.
+    #[arg(long)]
+    publish_only: bool,
+    #[command(flatten)]
+    logging: Logging,
+    #[command(subcommand)]
+    kind: Kind,
+}
+
+#[derive(Debug, Subcommand)]
+enum Kind {
+    /// CPUs.
+    Cpu(CpuArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+struct CpuArgs {
+    /// What one device is: Core or Thread.
+    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parse)]
+    granularity: Granularity,
+    /// CPUs never given to a claim, as a list such as 0-1,8.
+    #[arg(long, value_name = "CPUS", default_value_t)]
+    reserved_cpus: CpuSet,
+    /// How claims become a container's CPUs: NRI, or None to only name them in its environment.
+    #[arg(long, value_enum, default_value = "NRI", value_name = "HOW", ignore_case = true)]
+    pinning: Pinning,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Pinning {
+    #[value(name = "NRI")]
+    Nri,
+    #[value(name = "None")]
+    None,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.logging.begin();
+    // One thread: the work is waiting, and a thread more is memory on every node.
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve_node(args))
+}
+
+async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
+    let Kind::Cpu(cpu) = &args.kind;
+    let driver = CpuDriver::new(&Host::at(&args.host_root).observe_machine(), cpu.granularity, &cpu.reserved_cpus);
+    for warning in &driver.inventory().warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!(
+        devices = driver.inventory().devices.len(),
+        driver = args.driver_name,
+        node = args.node_name,
+        "found"
+    );
+    let settings = args.settings(cpu.pinning == Pinning::Nri)?;
+    let config = Config::infer().await.context("cannot find the cluster: run in a pod, or set KUBECONFIG")?;
+    let client = Client::try_from(config).context("cannot make a client of the cluster's configuration")?;
+
+    let mut registry = Registry::default();
+    let metrics = PluginMetrics::new(&mut registry);
+    let health = Arc::new(Health::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
+    let plugin = NodePlugin { settings, driver: Arc::new(driver), client, health: Arc::clone(&health), metrics };
+    let stop = stop_on_signal()?;
+    let http = async {
+        match args.http_address()? {
+            Some(address) => serve(address, health, registry).await.context("HTTP"),
+            None => std::future::pending().await,
+        }
+    };
+    let work = async {
+        if args.publish_only {
+            plugin.publish_only(stop).await;
+            Ok(())
+        } else {
+            plugin.run(stop).await
+        }
+    };
+    tokio::select! {
+        // The plugin first: what it sends out at its start is on its way while the port is opened.
+        biased;
+        done = work => done?,
+        served = http => served?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn settings(&self, nri: bool) -> anyhow::Result<NodeSettings> {
+        let default_state = || self.kubelet_root_dir.join("plugins").join(&self.driver_name);
+        let settings = NodeSettings {
+            driver_name: self.driver_name.clone(),
+            node_name: self.node_name.clone(),
+            pod_uid: self.pod_uid.clone().filter(|uid| !uid.is_empty()),
+            kubelet_root: self.kubelet_root_dir.clone(),
+            cdi_dir: self.cdi_dir.clone(),
+            state_dir: self.state_dir.clone().unwrap_or_else(default_state),
+            nri_socket: nri.then(|| self.nri_socket.clone()),
+            host_root: self.host_root.clone(),
+        };
+        // The driver's name becomes parts of paths: what the API server would refuse anyway is refused first.
+        let label = |label: &str| {
+            !label.is_empty()
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        };
+        ensure!(
+            settings.driver_name.len() <= 63 && settings.driver_name.split('.').all(label),
+            "--driver-name {:?} is no DNS subdomain of at most 63 characters, such as dra.cpu",
+            settings.driver_name
+        );
+        ensure!(!settings.node_name.is_empty(), "--node-name is empty: give this node's name, or set NODE_NAME");
+        Ok(settings)
+    }
+
+    fn http_address(&self) -> anyhow::Result<Option<SocketAddr>> {
+        if self.http_bind.is_empty() {
+            return Ok(None);
+        }
+        let parsed = self.http_bind.parse();
+        parsed.map(Some).with_context(|| format!("--http-bind {:?} is no address such as 0.0.0.0:8081", self.http_bind))
+    }
+}
+
+/// Cancelled at SIGTERM or SIGINT.
+fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        stopping.cancel();
+    });
+    Ok(stop)
+}

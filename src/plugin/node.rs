@@ -1,0 +1,300 @@
+//! One node plugin: what runs, when, and in which order it starts and ends. IO at the edge of its parts.
+//!
+//! Of several instances on a node only the active one owns the state: it publishes, prepares, and is connected to NRI.
+//! One that has handed over keeps its sockets, so that calls in flight end, and stands by.
+
+use std::{
+    convert::Infallible,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use kube::Client;
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::service::Routes;
+
+use crate::{
+    drivers::Driver,
+    plugin::{
+        cdi::Cdi,
+        checkpoint::Checkpoint,
+        claims::{Claims, ClaimsConfig},
+        directories::Directories,
+        grants::{Grants, NriStatus},
+        handover::{Handover, LockError},
+        health::{Health, Part},
+        metrics::PluginMetrics,
+        nri,
+        service::{
+            DraService, RegistrationService, dra::dra_plugin_server::DraPluginServer,
+            registration::registration_server::RegistrationServer,
+        },
+        serving::{Conditions, keep_serving},
+        sockets::{SocketError, SocketPaths, remove_stale},
+    },
+    slices::publish::{PublishCounters, Published, Publisher},
+};
+
+/// How often a checkpoint that cannot be read is tried again: a person may have mended it.
+const CHECKPOINT_RETRY: Duration = Duration::from_secs(2);
+/// How long the end may take: a pod has 30 s.
+const END: Duration = Duration::from_secs(20);
+
+/// Why the node plugin cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// No lock files.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// No sockets.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+/// Where and as whom the node plugin runs.
+#[derive(Clone, Debug)]
+pub struct NodeSettings {
+    /// The driver's name.
+    pub driver_name: String,
+    /// The node's name.
+    pub node_name: String,
+    /// The own pod's UID, where there is a pod.
+    pub pod_uid: Option<String>,
+    /// The kubelet's root directory.
+    pub kubelet_root: PathBuf,
+    /// Where CDI files go.
+    pub cdi_dir: PathBuf,
+    /// Where the checkpoint and the lock files are, and the DRA socket.
+    pub state_dir: PathBuf,
+    /// The runtime's NRI socket, if claims are enforced through it.
+    pub nri_socket: Option<PathBuf>,
+    /// Under which the host's sysfs is.
+    pub host_root: PathBuf,
+}
+
+impl NodeSettings {
+    /// Where the kubelet finds this instance.
+    pub fn sockets(&self) -> Result<SocketPaths, SocketError> {
+        SocketPaths::new(&self.kubelet_root, &self.state_dir, &self.driver_name, self.pod_uid.as_deref())
+    }
+}
+
+/// A node plugin.
+pub struct NodePlugin {
+    /// Where and as whom.
+    pub settings: NodeSettings,
+    /// The kind of device.
+    pub driver: Arc<dyn Driver>,
+    /// The API server.
+    pub client: Client,
+    /// Told how each part is.
+    pub health: Arc<Health>,
+    /// Told what happens.
+    pub metrics: PluginMetrics,
+}
+
+impl NodePlugin {
+    /// The parts that must be well: all of a whole plugin, or those of one that only publishes.
+    pub fn parts(publish_only: bool, nri: bool) -> Vec<Part> {
+        if publish_only {
+            return vec![Part::Slices];
+        }
+        let mut parts = vec![Part::Active, Part::Checkpoint, Part::Cdi, Part::Slices, Part::Registration];
+        parts.extend(nri.then_some(Part::Nri));
+        parts
+    }
+
+    /// Publishes and keeps slices, until told to stop, and nothing else.
+    pub async fn publish_only(&self, stop: CancellationToken) {
+        tokio::select! {
+            never = self.publish() => match never {},
+            () = stop.cancelled() => {}
+        }
+    }
+
+    /// Runs until told to stop; slices stay published then.
+    pub async fn run(&self, stop: CancellationToken) -> Result<(), NodeError> {
+        let handover = Handover::within(&self.settings.state_dir)?;
+        let paths = self.settings.sockets()?;
+        let nri = watch::Sender::new(NriStatus::default());
+        let claims = self.claims(&nri);
+        let (active, look) = (watch::Sender::new(false), watch::Sender::new(0));
+        let calls = TaskTracker::new();
+        let conditions = Conditions { look: look.subscribe(), active: active.subscribe(), stop: stop.clone() };
+        let serving = tokio::spawn(self.serve(&claims, &calls, &paths, conditions));
+        let end = async {
+            stop.cancelled().await;
+            tracing::info!("stopping: no new calls, those in flight end");
+            calls.close();
+            let ended = async { (serving.await.ok(), calls.wait().await) };
+            if timeout(END, ended).await.is_err() {
+                tracing::warn!("calls in flight did not end in time");
+            }
+        };
+        tokio::select! {
+            never = self.take_turns(&handover, &paths, &claims, &nri, &active) => never.map(|never| match never {}),
+            never = self.guard(&claims, &paths, &look) => match never {},
+            // Polled beside the others: the calls in flight still have checkpoint and NRI.
+            () = end => Ok(()),
+        }
+    }
+
+    /// Leads whenever it is this instance's turn.
+    async fn take_turns(
+        &self,
+        handover: &Handover,
+        paths: &SocketPaths,
+        claims: &Arc<Claims>,
+        nri: &watch::Sender<NriStatus>,
+        active: &watch::Sender<bool>,
+    ) -> Result<Infallible, NodeError> {
+        let mut leadership = handover.succeed().await?;
+        loop {
+            remove_stale(paths, &self.settings.driver_name);
+            self.health.set(Part::Active, Ok(()));
+            self.metrics.active.set(1);
+            tokio::select! {
+                never = self.publish() => match never {},
+                never = self.enforce(claims, nri, active) => match never {},
+                challenged = handover.challenged() => challenged?,
+            }
+            tracing::info!("another instance takes over; standing by");
+            active.send_replace(false);
+            nri.send_replace(NriStatus::default());
+            claims.deactivate().await;
+            self.metrics.active.set(0);
+            drop(leadership);
+            leadership = handover.come_back().await?;
+            tracing::info!("the instance that took over is gone; active again");
+        }
+    }
+
+    /// Keeps the slices published.
+    async fn publish(&self) -> Infallible {
+        let status = watch::Sender::new(Published::default());
+        let mut told = status.subscribe();
+        let settings = &self.settings;
+        let counters =
+            PublishCounters { writes: self.metrics.slice_writes.clone(), errors: self.metrics.slice_errors.clone() };
+        let devices = &self.driver.inventory().devices;
+        let publisher =
+            Publisher::new(self.client.clone(), &settings.driver_name, &settings.node_name, devices, counters);
+        let tell = |published: &Published| {
+            let problem = || published.problem.clone().unwrap_or_else(|| "not yet".to_owned());
+            self.health.set(Part::Slices, published.complete.then_some(()).ok_or_else(problem));
+        };
+        tokio::select! {
+            never = publisher.run(&status) => never,
+            never = follow(&mut told, tell) => never,
+        }
+    }
+
+    /// Takes the claims over, lets the kubelet in, and enforces the claims through NRI.
+    async fn enforce(
+        &self,
+        claims: &Arc<Claims>,
+        nri: &watch::Sender<NriStatus>,
+        active: &watch::Sender<bool>,
+    ) -> Infallible {
+        while let Err(error) = claims.activate().await {
+            self.health.set(Part::Checkpoint, Err(error.to_string()));
+            // The kubelet is let in to be told; NRI is not: without the claims, it would give their CPUs to others.
+            active.send_replace(true);
+            sleep(CHECKPOINT_RETRY).await;
+        }
+        self.health.set(Part::Checkpoint, Ok(()));
+        self.health.set(Part::Cdi, claims.restore_cdi(true).await.map_err(|error| error.to_string()));
+        self.metrics.has_prepared(claims.count());
+        active.send_replace(true);
+        let Some(socket) = self.settings.nri_socket.clone() else { return std::future::pending().await };
+        let settings = nri::Settings {
+            socket,
+            plugin_name: self.settings.driver_name.clone(),
+            state_dir: self.settings.state_dir.clone(),
+            host_root: self.settings.host_root.clone(),
+        };
+        let mut told = nri.subscribe();
+        let tell = |nri: &NriStatus| {
+            self.metrics.nri_connected.set(i64::from(nri.connected));
+            self.metrics.nri_reconnects.set(i64::try_from(nri.reconnects).unwrap_or(i64::MAX));
+            let problem = || nri.problem.clone().unwrap_or_else(|| "not yet".to_owned());
+            self.health.set(Part::Nri, nri.connected.then_some(()).ok_or_else(problem));
+        };
+        tokio::select! {
+            never = nri::run(settings, Arc::clone(claims) as Arc<dyn Grants>, nri.clone()) => never,
+            never = follow(&mut told, tell) => never,
+        }
+    }
+
+    /// Puts back what others remove: sockets and CDI files.
+    async fn guard(&self, claims: &Claims, paths: &SocketPaths, look: &watch::Sender<u64>) -> Infallible {
+        let directories = [&paths.registration, &paths.dra].into_iter().filter_map(|path| path.parent());
+        let watched = directories.chain([self.settings.cdi_dir.as_path()]).map(Path::to_owned).collect();
+        let mut directories = Directories::new(watched);
+        loop {
+            directories.changed().await;
+            look.send_modify(|looks| *looks += 1);
+            self.health.set(Part::Cdi, claims.restore_cdi(false).await.map_err(|error| error.to_string()));
+        }
+    }
+
+    /// Serves the kubelet from when this instance is active for the first time, the DRA service before registration.
+    fn serve(
+        &self,
+        claims: &Arc<Claims>,
+        calls: &TaskTracker,
+        paths: &SocketPaths,
+        mut conditions: Conditions,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let dra = DraService { claims: Arc::clone(claims), calls: calls.clone(), metrics: self.metrics.clone() };
+        let registration = RegistrationService {
+            driver: self.settings.driver_name.clone(),
+            endpoint: paths.dra.display().to_string(),
+            health: Arc::clone(&self.health),
+        };
+        let dra = Routes::new(DraPluginServer::new(dra));
+        let registration = Routes::new(RegistrationServer::new(registration));
+        let (paths, health) = (paths.clone(), Arc::clone(&self.health));
+        let lost = move |problem| health.set(Part::Registration, Err(problem));
+        async move {
+            tokio::select! {
+                // No sender is an end as well.
+                _ = conditions.active.wait_for(|active| *active) => {}
+                () = conditions.stop.cancelled() => return,
+            }
+            tokio::join!(
+                keep_serving(paths.dra, dra, conditions.clone(), &lost),
+                keep_serving(paths.registration, registration, conditions, &lost),
+            );
+        }
+    }
+
+    fn claims(&self, nri: &watch::Sender<NriStatus>) -> Arc<Claims> {
+        let settings = &self.settings;
+        Arc::new(Claims::new(ClaimsConfig {
+            driver_name: settings.driver_name.clone(),
+            pool: settings.node_name.clone(),
+            driver: Arc::clone(&self.driver),
+            client: self.client.clone(),
+            checkpoint: Checkpoint::within(&settings.state_dir),
+            cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
+            nri: settings.nri_socket.is_some().then(|| nri.subscribe()),
+        }))
+    }
+}
+
+/// Tells of each new value, the present one first.
+async fn follow<T>(values: &mut watch::Receiver<T>, tell: impl Fn(&T)) -> Infallible {
+    loop {
+        tell(&values.borrow_and_update());
+        if values.changed().await.is_err() {
+            // The sender is the caller's, and outlives this.
+            std::future::pending::<()>().await;
+        }
+    }
+}
