@@ -7,6 +7,7 @@
 mod cel;
 mod error;
 mod preset;
+pub mod preview;
 
 pub use error::PolicyError;
 pub use preset::Terms;

@@ -1,0 +1,214 @@
+//! A device as a selector sees it, and the evaluation. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, LazyLock},
+};
+
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
+use kube_cel::{
+    KubeCelExt,
+    cel::{
+        Context, ExecutionError, Program, ResolveResult, Value,
+        extractors::This,
+        objects::{Key, Map, Opaque},
+    },
+};
+
+use crate::slices::quantity::Amount;
+
+use super::{MatchError, screen::Name};
+
+/// What selectors look at of a device: all that their answer depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Facts {
+    driver: String,
+    shared: bool,
+    /// A value for each of the names that are looked at, in their order; none where the device has none.
+    values: Vec<Option<Fact>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Fact {
+    Bool(bool),
+    Int(i64),
+    String(String),
+    Version(String),
+    Quantity(String),
+    List(Vec<Fact>),
+    /// An attribute without a value.
+    Nothing,
+}
+
+impl Facts {
+    pub(super) fn new(names: &BTreeSet<Name>, driver: &str, device: &Device) -> Self {
+        let value = |name: &Name| {
+            Some(if name.is_capacity {
+                Fact::Quantity(find(device.capacity.as_ref()?, name, driver)?.value.0.clone())
+            } else {
+                fact(find(device.attributes.as_ref()?, name, driver)?)
+            })
+        };
+        Self {
+            driver: driver.to_owned(),
+            shared: device.allow_multiple_allocations.unwrap_or(false),
+            values: names.iter().map(value).collect(),
+        }
+    }
+
+    /// `device`, with those domains and names that are looked at; a domain that the device lacks is an empty map. An
+    /// error, as in Kubernetes, where a value is none of its type.
+    fn device(&self, names: &BTreeSet<Name>) -> Result<Value, String> {
+        let mut attributes: HashMap<String, HashMap<String, Value>> = HashMap::new();
+        let mut capacity = attributes.clone();
+        for (name, fact) in names.iter().zip(&self.values) {
+            let maps = if name.is_capacity { &mut capacity } else { &mut attributes };
+            let map = maps.entry(name.domain.clone()).or_default();
+            if let Some(fact) = fact {
+                let value = fact.value().map_err(|error| format!("{}/{}: {error}", name.domain, name.id))?;
+                map.insert(name.id.clone(), value);
+            }
+        }
+        let nested = |maps: HashMap<String, HashMap<String, Value>>| {
+            map(maps.into_iter().map(|(domain, values)| (domain, map(values))).collect())
+        };
+        Ok(map(HashMap::from([
+            ("driver".to_owned(), Value::String(Arc::new(self.driver.clone()))),
+            ("allowMultipleAllocations".to_owned(), Value::Bool(self.shared)),
+            ("attributes".to_owned(), nested(attributes)),
+            ("capacity".to_owned(), nested(capacity)),
+        ])))
+    }
+
+    /// What an expression is evaluated in.
+    pub(super) fn scope(&self, names: &BTreeSet<Name>) -> Result<Context<'static>, MatchError> {
+        let mut scope = FUNCTIONS.new_inner_scope();
+        scope.add_variable_from_value("device", self.device(names).map_err(MatchError::Aborts)?);
+        Ok(scope)
+    }
+}
+
+impl Fact {
+    fn value(&self) -> ResolveResult {
+        Ok(match self {
+            Self::Bool(value) => Value::Bool(*value),
+            Self::Int(value) => Value::Int(*value),
+            Self::String(value) => Value::String(Arc::new(value.clone())),
+            Self::Version(value) => version(value)?,
+            Self::Quantity(value) => quantity(value)?,
+            Self::List(values) => Value::List(Arc::new(values.iter().map(Self::value).collect::<Result<_, _>>()?)),
+            Self::Nothing => return Err(ExecutionError::function_error("attribute", "it has no value")),
+        })
+    }
+}
+
+/// Evaluates one selector.
+pub(super) fn evaluate(program: &Program, scope: &Context<'_>) -> Result<bool, MatchError> {
+    match program.execute(scope) {
+        Ok(Value::Bool(matches)) => Ok(matches),
+        Ok(_) => Err(MatchError::Aborts("it is neither true nor false".into())),
+        Err(ExecutionError::UndeclaredReference(what)) => Err(MatchError::Unknown(format!("it uses {what:?}"))),
+        Err(error) => Err(MatchError::Aborts(error.to_string())),
+    }
+}
+
+/// A name without a domain is the driver's own.
+fn find<'a, T>(map: &'a BTreeMap<String, T>, name: &Name, driver: &str) -> Option<&'a T> {
+    let own = (name.domain == driver).then(|| map.get(&name.id)).flatten();
+    own.or_else(|| map.get(&format!("{}/{}", name.domain, name.id)))
+}
+
+fn fact(attribute: &DeviceAttribute) -> Fact {
+    let DeviceAttribute { bool, bools, int, ints, string, strings, version, versions } = attribute;
+    // The order in which Kubernetes looks.
+    if let Some(values) = ints {
+        Fact::List(values.iter().copied().map(Fact::Int).collect())
+    } else if let Some(values) = bools {
+        Fact::List(values.iter().copied().map(Fact::Bool).collect())
+    } else if let Some(values) = strings {
+        Fact::List(values.iter().cloned().map(Fact::String).collect())
+    } else if let Some(values) = versions {
+        Fact::List(values.iter().cloned().map(Fact::Version).collect())
+    } else if let Some(value) = int {
+        Fact::Int(*value)
+    } else if let Some(value) = bool {
+        Fact::Bool(*value)
+    } else if let Some(value) = string {
+        Fact::String(value.clone())
+    } else {
+        version.as_ref().map_or(Fact::Nothing, |value| Fact::Version(value.clone()))
+    }
+}
+
+fn map(values: HashMap<String, Value>) -> Value {
+    Value::Map(Map {
+        map: Arc::new(values.into_iter().map(|(key, value)| (Key::String(Arc::new(key)), value)).collect()),
+    })
+}
+
+/// kube-cel's functions, and over them what it lacks or does otherwise.
+static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(|| {
+    let mut context = Context::default().with_all();
+    context.add_function("quantity", |This(text): This<Arc<String>>| quantity(&text));
+    context.add_function("isQuantity", |This(text): This<Arc<String>>| Amount::parse(&text).is_some());
+    context.add_function("semver", |This(text): This<Arc<String>>| version(&text));
+    context
+        .add_function("type", |value: Value| -> ResolveResult { Ok(Value::Opaque(Arc::new(Type(type_name(&value))))) });
+    for name in ["int", "string", "bool"] {
+        context.add_variable_from_value(name, Value::Opaque(Arc::new(Type(name.into()))));
+    }
+    context
+});
+
+/// The type of a value.
+#[derive(Debug, PartialEq, Eq)]
+struct Type(String);
+
+impl Opaque for Type {
+    fn runtime_type_name(&self) -> &'static str {
+        "type"
+    }
+}
+
+fn type_name(value: &Value) -> String {
+    match value {
+        Value::String(_) => "string".into(),
+        Value::Opaque(value) => value.runtime_type_name().into(),
+        value => value.type_of().to_string(),
+    }
+}
+
+/// A quantity of kube-cel's. It is handed over in billionths, in the bounds of Kubernetes' own: kube-cel has others, and
+/// compares what is beyond them wrongly.
+fn quantity(text: &str) -> ResolveResult {
+    let amount = Amount::parse(text);
+    let amount =
+        amount.ok_or_else(|| ExecutionError::function_error("quantity", format!("{text:?} is no quantity")))?;
+    call(&QUANTITY, format!("{}n", amount.nano()))
+}
+
+/// A version of kube-cel's, less its build metadata: Kubernetes does not compare it, kube-cel does.
+fn version(text: &str) -> ResolveResult {
+    let parsed = semver::Version::parse(text);
+    let mut version = parsed.map_err(|error| ExecutionError::function_error("semver", format!("{text:?}: {error}")))?;
+    version.build = semver::BuildMetadata::EMPTY;
+    call(&SEMVER, version.to_string())
+}
+
+/// kube-cel's values can only be had from its functions.
+type Maker = (Program, Context<'static>);
+
+static QUANTITY: LazyLock<Option<Maker>> = LazyLock::new(|| maker("quantity(text)"));
+static SEMVER: LazyLock<Option<Maker>> = LazyLock::new(|| maker("semver(text)"));
+
+fn maker(call: &str) -> Option<Maker> {
+    Some((Program::compile(call).ok()?, Context::default().with_all()))
+}
+
+fn call(maker: &LazyLock<Option<Maker>>, text: String) -> ResolveResult {
+    let missing = || ExecutionError::function_error("kube-cel", "it lacks the function");
+    let (program, context) = maker.as_ref().ok_or_else(missing)?;
+    let mut scope = context.new_inner_scope();
+    scope.add_variable_from_value("text", text);
+    program.execute(&scope)
+}

@@ -1,0 +1,110 @@
+//! How deep an expression may nest, judged from its text. Pure.
+//!
+//! The parser, the evaluator and the end of a tree's life recurse, and a stack that overflows takes the process along. So an expression is looked at
+//! before it is parsed; real ones are far from the limit.
+
+/// The most that is parsed.
+pub(super) const MAX: usize = 40;
+
+/// An upper bound of how deep the syntax tree is, in operators: of every bracket that is open, and of every operator since the last
+/// `&&`, `||` or comma on each level (those the parser balances).
+pub(super) fn depth(text: &str) -> usize {
+    #[derive(Clone, Copy, Default)]
+    struct Level {
+        chain: usize,
+        ternaries: usize,
+    }
+    let bytes = text.as_bytes();
+    let mut levels = vec![Level::default()];
+    let (mut sum, mut deepest) = (0, 0);
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let Some(level) = levels.last_mut() else { break };
+        at += 1;
+        match byte {
+            b'"' | b'\'' => at = string_end(bytes, at - 1),
+            b'/' if bytes.get(at) == Some(&b'/') => {
+                at = bytes[at..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |line| at + line);
+            }
+            b'&' | b'|' | b',' => {
+                sum -= level.chain;
+                level.chain = 0;
+            }
+            b'?' => {
+                level.ternaries += 1;
+                sum += 1;
+            }
+            b'+' | b'-' | b'*' | b'/' | b'%' | b'<' | b'>' | b'=' | b'!' | b'.' => {
+                level.chain += 1;
+                sum += 1;
+            }
+            b'(' | b'[' | b'{' => {
+                // A bracket takes the parser through its whole grammar again: twice an operator's stack and more.
+                level.chain += 2;
+                sum += 2;
+                levels.push(Level::default());
+            }
+            b')' | b']' | b'}' if levels.len() > 1 => {
+                if let Some(closed) = levels.pop() {
+                    sum -= closed.chain + closed.ternaries;
+                }
+            }
+            _ => {}
+        }
+        deepest = deepest.max(sum);
+    }
+    deepest
+}
+
+/// Where the string literal ends that begins with the quote at `start`.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let quote = bytes[start];
+    let raw = {
+        // r"…", R"…", rb"…", br"…": the letters before the quote, when they are no longer word.
+        let word =
+            bytes[..start].iter().rev().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        word <= 2 && bytes[start - word..start].iter().any(|byte| matches!(byte, b'r' | b'R'))
+    };
+    let triple = bytes[start..].starts_with(&[quote; 3]);
+    let mut at = start + if triple { 3 } else { 1 };
+    while let Some(&byte) = bytes.get(at) {
+        if byte == b'\\' && !raw {
+            at += 2;
+        } else if byte == quote && (!triple || bytes[at..].starts_with(&[quote; 3])) {
+            return at + if triple { 3 } else { 1 };
+        } else {
+            at += 1;
+        }
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("true", 0)]
+    #[case("a.b.c == 1", 4)]
+    #[case("a.b && c.d || e.f", 1)]
+    #[case("f(a.b, c.d)", 3)]
+    #[case("((1))", 4)]
+    #[case("(a) && (b)", 2)]
+    #[case(r#""((((" == x"#, 2)]
+    #[case(r#"r"\" + ((("#, 7)]
+    #[case(r#""\"((((" + 'x'"#, 1)]
+    #[case("'''a'((('b''' + 1", 1)]
+    #[case("1 // ((((((\n+ 1", 1)]
+    #[case("a && b ? c && d : e && f ? g : h", 2)]
+    fn depth_counts_what_nests(#[case] text: &str, #[case] expected: usize) {
+        assert_eq!(depth(text), expected, "{text}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_judged_without_a_panic(text in "\\PC*", code in "[-\"'\\\\r().,&|?!a/\n]{0,80}") {
+            let _ = (depth(&text), depth(&code));
+        }
+    }
+}

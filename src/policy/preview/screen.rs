@@ -1,0 +1,194 @@
+//! Compiles a selector, if this side is sure to understand it as Kubernetes does. Pure.
+//!
+//! What passes: comparisons and logic over `device.driver`, `device.allowMultipleAllocations` and attributes and capacities
+//! whose domain and name are written out, a list of functions known to behave alike, and macros (`exists`, `all`) over
+//! lists. Everything else, such as `cel.bind`, optionals or walking `device.attributes`, is for Kubernetes to answer.
+
+use std::collections::BTreeSet;
+
+use kube_cel::cel::{
+    Program,
+    common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, SelectExpr, operators},
+};
+
+use super::nesting;
+
+/// An attribute or capacity that a selector looks at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Name {
+    pub(super) is_capacity: bool,
+    pub(super) domain: String,
+    pub(super) id: String,
+}
+
+/// A selector that can be evaluated here.
+pub(super) struct Screened {
+    pub(super) program: Program,
+    /// All that it looks at, besides the driver and whether several claims may share the device.
+    pub(super) names: BTreeSet<Name>,
+}
+
+/// Functions that are the same on both sides.
+const FUNCTIONS: [&str; 28] = [
+    operators::CONDITIONAL,
+    operators::LOGICAL_AND,
+    operators::LOGICAL_OR,
+    operators::LOGICAL_NOT,
+    operators::NOT_STRICTLY_FALSE,
+    operators::EQUALS,
+    operators::NOT_EQUALS,
+    operators::LESS,
+    operators::LESS_EQUALS,
+    operators::GREATER,
+    operators::GREATER_EQUALS,
+    operators::ADD,
+    operators::SUBSTRACT,
+    operators::MULTIPLY,
+    operators::DIVIDE,
+    operators::MODULO,
+    operators::NEGATE,
+    operators::IN,
+    "type",
+    "startsWith",
+    "endsWith",
+    "contains",
+    "quantity",
+    "isQuantity",
+    "semver",
+    "isSemver",
+    "compareTo",
+    "isGreaterThan",
+];
+
+/// Compiles; an error says what only Kubernetes can evaluate.
+pub(super) fn compile(expression: &str) -> Result<Screened, String> {
+    if nesting::depth(expression) > nesting::MAX {
+        return Err(format!("it nests deeper than {} levels", nesting::MAX));
+    }
+    let program = parse(expression)?;
+    let mut screen = Screen::default();
+    screen.expr(program.expression())?;
+    Ok(Screened { program, names: screen.names })
+}
+
+/// Parses, on a stack of its own: the generated parser takes some 100 KiB of it for each bracket in a debug build.
+fn parse(expression: &str) -> Result<Program, String> {
+    const STACK: usize = 16 << 20;
+    let parse = || Program::compile(expression).map_err(|error| format!("it does not compile here: {error}"));
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, parse);
+        let thread = thread.map_err(|error| format!("no thread could be started to parse it: {error}"))?;
+        thread.join().unwrap_or_else(|_| Err("the parser failed".into()))
+    })
+}
+
+#[derive(Default)]
+struct Screen {
+    names: BTreeSet<Name>,
+    variables: Vec<String>,
+}
+
+impl Screen {
+    fn expr(&mut self, expr: &IdedExpr) -> Result<(), String> {
+        match &expr.expr {
+            Expr::Literal(_) => Ok(()),
+            Expr::Ident(name) => self.ident(name),
+            Expr::Select(select) => self.select(select),
+            Expr::Call(call) => self.call(call),
+            Expr::List(list) if list.optional_indices.is_empty() => self.all(&list.elements),
+            Expr::Comprehension(comprehension) => self.comprehension(comprehension),
+            Expr::List(_) => Err("it has an optional element in a list".into()),
+            Expr::Map(_) | Expr::Struct(_) => Err("it makes a map".into()),
+            Expr::Unspecified => Err("it has an empty part".into()),
+        }
+    }
+
+    fn all(&mut self, exprs: &[IdedExpr]) -> Result<(), String> {
+        exprs.iter().try_for_each(|expr| self.expr(expr))
+    }
+
+    fn ident(&self, name: &String) -> Result<(), String> {
+        match name.as_str() {
+            "int" | "string" | "bool" => Ok(()),
+            _ if self.variables.contains(name) => Ok(()),
+            "device" => Err("it uses `device` as a whole".into()),
+            _ => Err(format!("it uses {name:?}")),
+        }
+    }
+
+    fn select(&mut self, select: &SelectExpr) -> Result<(), String> {
+        if let Some((is_capacity, domain)) = domain(&select.operand) {
+            self.names.insert(Name { is_capacity, domain: domain.to_owned(), id: select.field.clone() });
+            return Ok(());
+        }
+        let known = ["driver", "allowMultipleAllocations"].contains(&select.field.as_str());
+        if is_device(&select.operand) && known && !select.test {
+            return Ok(());
+        }
+        Err(format!("it selects {:?} from what is no domain of the device", select.field))
+    }
+
+    fn call(&mut self, call: &CallExpr) -> Result<(), String> {
+        // device.attributes["domain"]["name"], and "name" in device.attributes["domain"]
+        if let [first, second] = &call.args[..] {
+            let (map, key) = if call.func_name == operators::IN { (second, first) } else { (first, second) };
+            if [operators::INDEX, operators::IN].contains(&call.func_name.as_str())
+                && let (Some((is_capacity, domain)), Some(name)) = (domain(map), literal(key))
+            {
+                self.names.insert(Name { is_capacity, domain: domain.to_owned(), id: name.to_owned() });
+                return Ok(());
+            }
+        }
+        if !FUNCTIONS.contains(&call.func_name.as_str()) && call.func_name != "isLessThan" {
+            return Err(format!("it uses {:?}", call.func_name));
+        }
+        call.target.iter().try_for_each(|target| self.expr(target))?;
+        self.all(&call.args)
+    }
+
+    fn comprehension(&mut self, comprehension: &ComprehensionExpr) -> Result<(), String> {
+        let ComprehensionExpr { iter_range, iter_var, iter_var2, accu_var, accu_init, loop_cond, loop_step, result } =
+            comprehension;
+        if iter_var2.is_some() {
+            return Err("it is a macro of two variables".into());
+        }
+        self.expr(iter_range)?;
+        self.expr(accu_init)?;
+        let outer = self.variables.len();
+        self.variables.extend([iter_var.clone(), accu_var.clone()]);
+        let inside = [loop_cond, loop_step, result].into_iter().try_for_each(|expr| self.expr(expr));
+        self.variables.truncate(outer);
+        inside
+    }
+}
+
+/// The domain, and whether of capacities, if the expression is `device.attributes["domain"]` or `device.capacity["domain"]`.
+fn domain(expr: &IdedExpr) -> Option<(bool, &str)> {
+    let (map, domain) = match &expr.expr {
+        Expr::Call(call) if call.func_name == operators::INDEX => match &call.args[..] {
+            [map, key] => (map, literal(key)?),
+            _ => return None,
+        },
+        Expr::Select(select) if !select.test => (&*select.operand, select.field.as_str()),
+        _ => return None,
+    };
+    match &map.expr {
+        Expr::Select(select) if is_device(&select.operand) && !select.test => match select.field.as_str() {
+            "attributes" => Some((false, domain)),
+            "capacity" => Some((true, domain)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn is_device(expr: &IdedExpr) -> bool {
+    matches!(&expr.expr, Expr::Ident(name) if name == "device")
+}
+
+fn literal(expr: &IdedExpr) -> Option<&str> {
+    match &expr.expr {
+        Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
+        _ => None,
+    }
+}

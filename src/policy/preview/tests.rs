@@ -1,0 +1,139 @@
+//! What is matched, what is unknown and what aborts. That Kubernetes answers the same is asked of it in
+//! `tests/policy_oracle.rs`.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn class(selectors: &[&str]) -> DeviceClassSpec {
+    let selectors: Vec<Value> = selectors.iter().map(|text| json!({"cel": {"expression": text}})).collect();
+    serde_json::from_value(json!({"selectors": selectors})).unwrap()
+}
+
+fn device(attributes: &Value) -> Device {
+    serde_json::from_value(json!({"name": "d", "attributes": attributes, "capacity": {"memory": {"value": "16Gi"}}}))
+        .unwrap()
+}
+
+fn xeon() -> Device {
+    device(&json!({"cores": {"int": 64}, "smt": {"bool": true}, "cpu.intel.com/family": {"string": "Xeon"},
+        "driver": {"version": "1.2.3+build"}, "numa": {"ints": [0, 1]}}))
+}
+
+fn answer(selectors: &[&str]) -> Result<bool, MatchError> {
+    Matcher::new(&class(selectors)).matches("dra.cpu", &xeon())
+}
+
+#[rstest]
+#[case(r#"device.driver == "dra.cpu""#, true)]
+#[case(r#"device.driver == "dra.net""#, false)]
+#[case(r#"device.attributes["dra.cpu"].cores >= 64"#, true)]
+#[case(r#"device.attributes["dra.cpu"]["cores"] > 64"#, false)]
+#[case(r#""cores" in device.attributes["dra.cpu"] && !("family" in device.attributes["dra.cpu"])"#, true)]
+#[case(r#"has(device.attributes["dra.cpu"].cores) && !has(device.attributes["dra.cpu"].gone)"#, true)]
+#[case(r#""family" in device.attributes["cpu.intel.com"]"#, true)]
+#[case(r#""family" in device.attributes["cpu.amd.com"]"#, false)]
+#[case(r#"device.attributes["cpu.intel.com"].family.startsWith("Xe")"#, true)]
+#[case(r#"device.attributes["cpu.intel.com"].family in ["Core", "Xeon"]"#, true)]
+#[case(
+    r#"type(device.attributes["dra.cpu"].cores) in [int] && type(device.attributes["dra.cpu"].smt) in [bool]"#,
+    true
+)]
+#[case(r#"type(device.attributes["dra.cpu"].driver) in [type(semver("0.0.0"))]"#, true)]
+#[case(r#"device.attributes["dra.cpu"].driver == semver("1.2.3")"#, true)]
+#[case(r#"device.attributes["dra.cpu"].driver.compareTo(semver("1.2.4-rc.1")) < 0"#, true)]
+#[case(r#"device.attributes["dra.cpu"].numa.exists(n, n == 1)"#, true)]
+#[case(r#"device.attributes["dra.cpu"].numa.all(n, n == 1)"#, false)]
+#[case(r#"device.capacity["dra.cpu"].memory.compareTo(quantity("17179869184")) == 0"#, true)]
+#[case(r#"device.capacity["dra.cpu"].memory.isLessThan(quantity("8e18"))"#, true)]
+#[case("!device.allowMultipleAllocations", true)]
+#[case(r#"device.driver == "dra.net" && device.attributes["dra.cpu"].gone"#, false)]
+fn a_selector_is_answered(#[case] selector: &str, #[case] matches: bool) {
+    assert_eq!(answer(&[selector]), Ok(matches));
+}
+
+#[rstest]
+#[case(r#"cel.bind(a, device.attributes["dra.cpu"], a.cores > 3)"#)]
+#[case(r#"device.attributes["dra.cpu"].?cores.orValue(0) > 3"#)]
+#[case(r#"device.attributes[?"dra.cpu"].hasValue()"#)]
+#[case(r#""dra.cpu" in device.attributes"#)]
+#[case("device.attributes.size() > 1")]
+#[case(r#"device.attributes.exists(d, d == "dra.cpu")"#)]
+#[case(r#"device.attributes["dra." + "cpu"].cores > 3"#)]
+#[case(r#"{"a": 1}["a"] == 1"#)]
+#[case("Foo{a: 1} == 2")]
+#[case("this is no CEL")]
+#[case("")]
+fn what_only_kubernetes_can_tell_is_unknown_and_never_no(#[case] selector: &str) {
+    assert!(matches!(answer(&[selector]), Err(MatchError::Unknown(_))), "{:?}", answer(&[selector]));
+    let ruled_out = answer(&[selector, r#"device.driver == "dra.net""#]);
+    assert_eq!(ruled_out, Ok(false), "another selector may rule the device out");
+}
+
+#[rstest]
+#[case(r#"device.attributes["dra.cpu"].gone == 1"#)]
+#[case(r#"device.attributes["cpu.intel.com"].family > 3"#)]
+#[case(r#"device.capacity["dra.cpu"].memory.compareTo(quantity("x")) > 0"#)]
+#[case(r#"device.attributes["dra.cpu"].cores"#)]
+fn what_aborts_a_claim_is_told(#[case] selector: &str) {
+    assert!(matches!(answer(&[selector]), Err(MatchError::Aborts(_))), "{:?}", answer(&[selector]));
+}
+
+#[test]
+fn a_class_without_selectors_matches_every_device() {
+    assert_eq!(answer(&[]), Ok(true));
+}
+
+#[test]
+fn devices_that_differ_in_what_is_looked_at_have_answers_of_their_own() {
+    let matcher = Matcher::new(&class(&[r#"device.attributes["dra.cpu"].cores >= 64"#]));
+    let with = |cores: Value| device(&json!({"cores": cores, "serial": {"int": 1}}));
+    assert_eq!(matcher.matches("dra.cpu", &with(json!({"int": 64}))), Ok(true));
+    assert_eq!(matcher.matches("dra.cpu", &with(json!({"int": 32}))), Ok(false));
+    assert!(matcher.matches("dra.cpu", &with(json!({"string": "64"}))).is_err());
+    assert!(
+        matcher.matches("dra.net", &with(json!({"int": 64}))).is_err(),
+        "another driver's `cores` has another domain"
+    );
+    assert_eq!(matcher.matches("dra.net", &device(&json!({"dra.cpu/cores": {"int": 64}}))), Ok(true));
+    assert_eq!(matcher.matches("dra.cpu", &with(json!({"int": 64}))), Ok(true));
+}
+
+#[test]
+fn more_devices_than_answers_are_kept_for_are_all_answered() {
+    let matcher = Matcher::new(&class(&[r#"device.attributes["dra.cpu"].id % 2 == 0"#]));
+    for id in 0..5000 {
+        assert_eq!(matcher.matches("dra.cpu", &device(&json!({"id": {"int": id}}))), Ok(id % 2 == 0));
+    }
+    assert!(matcher.answers.lock().unwrap().len() <= MAX_ANSWERS);
+}
+
+/// On a thread with the stack of tokio's workers.
+#[rstest]
+#[case("(", "true", ")")]
+#[case("[", "1", "] == 1")]
+#[case("!", "true", "")]
+#[case("-", "1", " == 1")]
+#[case("", "1", "+1")]
+#[case("", "device", ".a")]
+#[case("", "a", "[1]")]
+#[case("true ? true : ", "true", "")]
+#[case("", "[1]", ".exists(x, [1]")]
+fn deep_nesting_is_survived(#[case] before: &str, #[case] middle: &str, #[case] after: &str) {
+    let (before, middle, after) = (before.to_owned(), middle.to_owned(), after.to_owned());
+    let work = move || {
+        for times in [1, 8, nesting::MAX / 2, nesting::MAX - 1, nesting::MAX, 3000] {
+            let text = format!("{}{middle}{}", before.repeat(times), after.repeat(times));
+            let _ = answer(&[&text]);
+        }
+    };
+    std::thread::Builder::new().stack_size(2 << 20).spawn(work).unwrap().join().unwrap();
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_answered_without_a_panic(text in "\\PC{0,60}", code in "[-\"'\\\\r().,&|?!a1/<>=+*%\\[\\]{}:\n ]{0,60}") {
+        let _ = (answer(&[&text]), answer(&[&code]));
+    }
+}
