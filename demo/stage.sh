@@ -19,9 +19,11 @@ fi
 # `kubectl dra` is the product, as a plugin of kubectl.
 export PATH=$state/bin:$tools:$PATH
 
-kubectl() { "$tools/kubectl" --context "$context" "$@"; }
+kubectl() {
+  # kubectl takes no flag before a plugin's name.
+  if [ "$1" = dra ]; then "$tools/kubectl" "$@" --context "$context"; else "$tools/kubectl" --context "$context" "$@"; fi
+}
 helm() { "$tools/helm" --kube-context "$context" "$@"; }
-dra() { "$state/bin/kubectl-dra" "$@" --context "$context"; }
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
   bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' red=$'\e[31m' blue=$'\e[34m' plain=$'\e[0m'
