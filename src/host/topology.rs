@@ -19,10 +19,13 @@ const MAX_CACHES: u32 = 8;
 pub(super) fn observe_cpuinfo(files: &mut Files<'_>) -> CpuInfo {
     let mut parser = Parser::default();
     let found = files.lines("proc/cpuinfo", |line| parser.line(line));
-    if !found {
-        files.absent("proc/cpuinfo", "is not there: architecture, vendor and model are unknown");
+    let info = parser.finish();
+    match (found, info.architecture) {
+        (false, _) => files.absent("proc/cpuinfo", "is not there: architecture, vendor and model are unknown"),
+        (true, None) => files.contradiction("proc/cpuinfo", "has the form of no architecture that is known"),
+        (true, Some(_)) => {}
     }
-    parser.finish()
+    info
 }
 
 pub(super) fn observe_cpus(files: &mut Files<'_>, info: &CpuInfo) -> BTreeMap<u32, Cpu> {

@@ -1,0 +1,282 @@
+//! A sysfs with unreadable, empty, senseless or contradictory files gives what can be known, and a warning that names the
+//! file; no tree whatever makes discovery panic or wait.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::{fs, path::Path, process::Command};
+
+use dra_operator::{
+    api::Granularity,
+    drivers::{Driver as _, cpu::CpuDriver},
+    host::{Host, cpuset::CpuSet},
+};
+use k8s_openapi::api::resource::v1::Device;
+use proptest::prelude::*;
+use rstest::rstest;
+
+mod devices;
+mod machines;
+
+use machines::Machine;
+
+/// What is in the place of a file.
+#[derive(Clone, Debug)]
+enum Broken {
+    Text(&'static str),
+    Large,
+    Directory,
+    Pipe,
+    Missing,
+}
+use Broken::{Directory, Large, Missing, Pipe, Text};
+
+/// Two sockets of two cores of two threads; NUMA nodes 0 and 1; CPUs 0–3 are first threads, 4–7 second ones.
+fn machine() -> Machine {
+    Machine { sockets: 2, cores_per_socket: 2, threads_per_core: 2, ..Machine::default() }
+}
+
+fn break_file(root: &Path, file: &str, broken: &Broken) {
+    let path = root.join(file);
+    if path.is_dir() {
+        fs::remove_dir_all(&path).unwrap();
+    } else if path.exists() {
+        fs::remove_file(&path).unwrap();
+    }
+    match broken {
+        Text(text) => {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Large => fs::write(path, "0,".repeat(50_000)).unwrap(),
+        Directory => fs::create_dir(path).unwrap(),
+        Pipe => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
+        Missing => {}
+    }
+}
+
+fn discover(root: &Path) -> CpuDriver {
+    CpuDriver::new(&Host::at(root).observe_machine(), Granularity::Core, &CpuSet::new())
+}
+
+fn names(driver: &CpuDriver) -> Vec<&str> {
+    driver.inventory().devices.iter().map(|device| device.name.as_str()).collect()
+}
+
+fn first<'d>(driver: &'d CpuDriver, attribute: &str) -> Option<&'d k8s_openapi::api::resource::v1::DeviceAttribute> {
+    let device: &Device = driver.inventory().devices.first()?;
+    device.attributes.as_ref()?.get(attribute)
+}
+
+const ALL: [&str; 4] = ["core-0-0", "core-0-1", "core-1-0", "core-1-1"];
+const WITHOUT_FIRST_PLACE: [&str; 4] = ["core-cpu0", "core-0-1", "core-1-0", "core-1-1"];
+
+#[rstest]
+#[case::senseless("cpu0/topology/core_id", &Text("zero"), "says \"zero\"", &WITHOUT_FIRST_PLACE)]
+#[case::empty("cpu0/topology/core_id", &Text(""), "is empty", &WITHOUT_FIRST_PLACE)]
+#[case::unreadable("cpu0/topology/core_id", &Directory, "cannot be read", &WITHOUT_FIRST_PLACE)]
+#[case::pipe("cpu0/topology/core_id", &Pipe, "is empty", &WITHOUT_FIRST_PLACE)]
+#[case::large("cpu0/topology/core_cpus_list", &Large, "is larger than", &ALL)]
+#[case::siblings_without_itself("cpu0/topology/core_cpus_list", &Text("4\n"), "without CPU 0 itself", &ALL)]
+#[case::backwards("cpu0/topology/core_cpus_list", &Text("4-0"), "runs backwards", &ALL)]
+#[case::package("cpu0/topology/physical_package_id", &Text("\u{fffd}\u{1}"), "no number", &WITHOUT_FIRST_PLACE)]
+#[case::topology_is_a_file("cpu0/topology", &Text("x"), "Not a directory", &["core-cpu0", "core-0-0", "core-0-1", "core-1-0", "core-1-1"])]
+#[case::online_empty("online", &Text(""), "is empty, though", &ALL)]
+#[case::online_senseless("online", &Text("all"), "says \"all\"", &ALL)]
+#[case::online_unreadable("online", &Directory, "cannot be read", &ALL)]
+#[case::online_unknown("online", &Text("0-7,9"), "CPUs 9, which have no directory", &["core-cpu9", "core-0-0", "core-0-1", "core-1-0", "core-1-1"])]
+#[case::cache("cpu0/cache/index3/id", &Text("?"), "no number", &ALL)]
+#[case::frequency("cpu0/cpufreq/base_frequency", &Text("fast"), "no number", &ALL)]
+#[case::turbo("intel_pstate/no_turbo", &Text("maybe"), "no number", &ALL)]
+#[case::smt("smt/active", &Text(""), "is empty", &ALL)]
+fn a_broken_file_of_a_cpu_takes_away_only_what_it_told(
+    #[case] file: &str,
+    #[case] broken: &Broken,
+    #[case] warning: &str,
+    #[case] expected: &[&str],
+) {
+    let file = format!("sys/devices/system/cpu/{file}");
+    let root = tempfile::tempdir().unwrap();
+    machine().write(root.path()).unwrap();
+    break_file(root.path(), &file, broken);
+
+    let driver = discover(root.path());
+    let online = Host::at(root.path()).observe_machine().online();
+    devices::assert_partition(&driver, &online, &file);
+    devices::assert_within_limits(driver.inventory(), &file);
+    let mut sorted = names(&driver);
+    sorted.sort_unstable();
+    let mut expected = expected.to_vec();
+    expected.sort_unstable();
+    assert_eq!(sorted, expected);
+    let full = root.path().join(&file).display().to_string();
+    let warnings = &driver.inventory().warnings;
+    assert!(warnings.iter().any(|text| text.starts_with(&full) && text.contains(warning)), "{warnings:#?}");
+}
+
+#[test]
+fn siblings_that_one_side_denies_are_told_and_every_cpu_is_still_offered_once() {
+    let root = tempfile::tempdir().unwrap();
+    machine().write(root.path()).unwrap();
+    for name in ["core_cpus_list", "thread_siblings_list"] {
+        break_file(root.path(), &format!("sys/devices/system/cpu/cpu0/topology/{name}"), &Text("0"));
+    }
+    let driver = discover(root.path());
+    devices::assert_partition(&driver, &"0-7".parse().unwrap(), "one-sided siblings");
+    let warnings = &driver.inventory().warnings;
+    assert!(warnings.iter().any(|text| text.contains("cpu4/topology") && text.contains("do not name each other")));
+}
+
+#[rstest]
+#[case::empty(&Text(""))]
+#[case::senseless(&Text("MemTotal: much kB\n"))]
+#[case::unreadable(&Directory)]
+#[case::missing(&Missing)]
+fn without_meminfo_the_nodes_tell_the_memory(#[case] broken: &Broken) {
+    let root = tempfile::tempdir().unwrap();
+    machine().write(root.path()).unwrap();
+    break_file(root.path(), "proc/meminfo", broken);
+    let driver = discover(root.path());
+    assert_eq!(first(&driver, "memoryGB").and_then(|attribute| attribute.int), Some(16));
+    let told = driver.inventory().warnings.iter().any(|text| text.contains("proc/meminfo"));
+    assert_eq!(told, !matches!(broken, Missing));
+}
+
+#[rstest]
+#[case::empty(&Text(""), "no architecture that is known")]
+#[case::senseless(&Text("\u{0}\u{1}:::\n:\n\n"), "no architecture that is known")]
+#[case::unreadable(&Directory, "cannot be read")]
+#[case::missing(&Missing, "is not there")]
+fn without_cpuinfo_vendor_and_model_are_left_out(#[case] broken: &Broken, #[case] warning: &str) {
+    let root = tempfile::tempdir().unwrap();
+    machine().write(root.path()).unwrap();
+    break_file(root.path(), "proc/cpuinfo", broken);
+    let driver = discover(root.path());
+    assert_eq!(names(&driver), ALL);
+    for attribute in ["architecture", "vendor", "family", "generation", "model", "avx2", "cpu.intel.com/cores"] {
+        assert_eq!(first(&driver, attribute), None, "{attribute}");
+    }
+    assert!(driver.inventory().warnings.iter().any(|text| text.contains("proc/cpuinfo") && text.contains(warning)));
+}
+
+#[test]
+fn a_cpu_that_two_nodes_claim_is_on_neither() {
+    let root = tempfile::tempdir().unwrap();
+    machine().write(root.path()).unwrap();
+    break_file(root.path(), "sys/devices/system/node/node1/cpulist", &Text("0,2-3,6-7"));
+    let driver = discover(root.path());
+    let known = |cpu: usize| driver.inventory().devices[cpu].attributes.as_ref().unwrap().contains_key("numaNodeID");
+    assert_eq!(driver.inventory().devices.len(), 4);
+    let of_core_0 = names(&driver).iter().position(|name| *name == "core-0-0").unwrap();
+    assert!((0..4).all(|core| known(core) == (core != of_core_0)));
+    let warnings = &driver.inventory().warnings;
+    assert!(
+        warnings.iter().any(|text| text.contains("node1/cpulist claims CPUs 0, as another node does")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_cpu_of_both_halves_of_a_hybrid_processor_has_no_kind() {
+    let root = tempfile::tempdir().unwrap();
+    Machine::default().write(root.path()).unwrap();
+    machines::put(root.path(), "sys/devices/cpu_core/cpus", "0-1").unwrap();
+    machines::put(root.path(), "sys/devices/cpu_atom/cpus", "0,2-3").unwrap();
+    let driver = discover(root.path());
+    assert_eq!(first(&driver, "coreType"), None);
+    assert!(driver.inventory().warnings.iter().any(|text| text.contains("cpu_atom/cpus lists CPUs 0, as")));
+}
+
+/// Any file that discovery reads, of a small machine.
+fn any_file() -> impl Strategy<Value = String> {
+    let of_cpu = prop::sample::select(vec![
+        "online",
+        "topology/physical_package_id",
+        "topology/die_id",
+        "topology/cluster_id",
+        "topology/core_id",
+        "topology/core_cpus_list",
+        "topology/core_cpus",
+        "topology/thread_siblings_list",
+        "topology/thread_siblings",
+        "cache/index3/level",
+        "cache/index3/id",
+        "cache/index2/level",
+        "cpu_capacity",
+        "cpufreq/base_frequency",
+        "cpufreq/cpuinfo_max_freq",
+        "acpi_cppc/nominal_freq",
+        "node0/x",
+        "node1/x",
+    ]);
+    let of_node = prop::sample::select(vec!["cpulist", "cpumap", "meminfo"]);
+    let others = prop::sample::select(vec![
+        "proc/cpuinfo",
+        "proc/meminfo",
+        "proc/stat",
+        "proc/sys/kernel/hostname",
+        "sys/devices/system/cpu/online",
+        "sys/devices/system/cpu/smt/active",
+        "sys/devices/system/cpu/intel_pstate/no_turbo",
+        "sys/devices/system/cpu/cpufreq/boost",
+        "sys/devices/system/node/has_memory",
+        "sys/devices/cpu_core/cpus",
+        "sys/devices/cpu_atom/cpus",
+    ]);
+    prop_oneof![
+        4 => (0u32..6, of_cpu).prop_map(|(cpu, file)| format!("sys/devices/system/cpu/cpu{cpu}/{file}")),
+        1 => (0u32..3, of_node).prop_map(|(node, file)| format!("sys/devices/system/node/node{node}/{file}")),
+        2 => others.prop_map(str::to_owned),
+    ]
+}
+
+/// Contents from sensible to absurd.
+fn any_text() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => (-1i64..8).prop_map(|number| number.to_string().into_bytes()),
+        1 => any::<i64>().prop_map(|number| number.to_string().into_bytes()),
+        3 => "[0-7](-[0-7])?(,[0-7](-[0-7])?){0,3}".prop_map(String::into_bytes),
+        1 => Just(b"0-65535".to_vec()),
+        1 => "[0-9a-f]{1,8}(,[0-9a-f]{8}){0,2}".prop_map(String::into_bytes),
+        2 => "((processor|vendor_id|cpu family|model|model name|flags|Features|CPU implementer|CPU part|MemTotal|cpu|clock|isa)\
+              [ \t]*:[ \t]*[-0-9a-zA-Z@. ]{0,12}\n{1,2}){0,8}".prop_map(String::into_bytes),
+        1 => "MemTotal: [0-9]{1,20} kB".prop_map(String::into_bytes),
+        1 => proptest::collection::vec(any::<u8>(), 0..64),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn no_tree_makes_discovery_panic_or_lose_a_cpu(
+        files in proptest::collection::btree_map(any_file(), any_text(), 0..60),
+        whole in any::<bool>(),
+        reserved in "[0-7](,[0-7])?",
+    ) {
+        let root = tempfile::tempdir().unwrap();
+        if whole {
+            machine().write(root.path()).unwrap();
+        }
+        for (file, text) in &files {
+            // An online list of every number there is takes its time, and shows nothing else.
+            let text = if file.ends_with("cpu/online") && text == b"0-65535" { b"0-300" } else { text.as_slice() };
+            let path = root.path().join(file);
+            if fs::create_dir_all(path.parent().unwrap()).is_ok() && !path.is_dir() {
+                fs::write(path, text).unwrap();
+            }
+        }
+        let host = Host::at(root.path());
+        let _ = host.observe_name();
+        let machine = host.observe_machine();
+        let reserved: CpuSet = reserved.parse().unwrap();
+        for granularity in [Granularity::Core, Granularity::Thread] {
+            let driver = CpuDriver::new(&machine, granularity, &CpuSet::new());
+            devices::assert_partition(&driver, &machine.online(), "garbage");
+            devices::assert_within_limits(driver.inventory(), "garbage");
+            let fewer = CpuDriver::new(&machine, granularity, &reserved);
+            for device in &fewer.inventory().devices {
+                prop_assert!(fewer.cpus_of(&device.name).is_some_and(|cpus| cpus.is_disjoint(&reserved)));
+            }
+        }
+    }
+}
