@@ -87,8 +87,10 @@ pub(super) struct Containers {
     share: Option<Placement>,
     /// All there is on the host.
     everything: Placement,
-    /// Those that lack something and can be updated. May name some that do not any more.
+    /// Those that are where they must not be. May name some that are not any more.
     queue: VecDeque<String>,
+    /// Those that may only have more than they have: for them it can wait.
+    later: VecDeque<String>,
 }
 
 impl Containers {
@@ -124,21 +126,22 @@ impl Containers {
             let attempts = Attempts::WithOthers;
             known.insert(id, Known { usage, before, has, asked: None, updatable: true, reassert, attempts });
         }
-        let mut containers = Self { known, share, everything, queue: VecDeque::new() };
+        let mut containers = Self { known, share, everything, ..Self::default() };
         containers.requeue();
         containers
     }
 
-    /// What those without a claim are kept to from now on. `None` gives all back.
-    pub fn keep_others_to(&mut self, share: Option<Placement>, everything: Placement) {
+    /// What those without a claim are kept to from now on. `None` gives all back. False if that is nothing new.
+    pub fn keep_others_to(&mut self, share: Option<Placement>, everything: Placement) -> bool {
         if (&share, &everything) == (&self.share, &self.everything) {
-            return;
+            return false;
         }
         (self.share, self.everything) = (share, everything);
         for known in self.known.values_mut() {
             known.attempts = Attempts::WithOthers;
         }
         self.requeue();
+        true
     }
 
     /// A container is about to be created: what must be different from what it would have.
@@ -185,9 +188,7 @@ impl Containers {
         if let Some(has) = placement.map(Arc::new).or(asked) {
             known.has = has;
         }
-        if self.is_due(id) {
-            self.queue.push_back(id.to_owned());
-        }
+        self.enqueue(id);
     }
 
     /// A container is no more.
@@ -195,11 +196,13 @@ impl Containers {
         self.known.remove(id);
     }
 
-    /// The next changes to ask the runtime for, at most `limit`. Those of claims come first.
-    pub fn next_changes(&mut self, limit: usize) -> Vec<Change> {
+    /// The next changes to ask the runtime for, at most `limit`. Those of claims come first, and those that only give
+    /// more come last, and only if it is time to `widen`.
+    pub fn next_changes(&mut self, limit: usize, widen: bool) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         while changes.len() < limit {
-            let Some(id) = self.queue.pop_front() else { break };
+            let later = || widen.then(|| self.later.pop_front()).flatten();
+            let Some(id) = self.queue.pop_front().or_else(later) else { break };
             if !self.is_due(&id) || changes.iter().any(|change| change.id == id) {
                 continue;
             }
@@ -221,11 +224,11 @@ impl Containers {
         changes
     }
 
-    /// All changes that the runtime has not confirmed, for containers other than `except`.
+    /// All changes that take something away and that the runtime has not confirmed, of containers other than `except`.
     pub fn outstanding(&self, except: &str) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         for (id, known) in &self.known {
-            if known.updatable && id != except && known.has.lacks(&self.wanted(known)) {
+            if known.updatable && id != except && known.has.lacks(&self.wanted(known)) && !self.only_widens(known) {
                 let placement = self.target(known, changes.last());
                 changes.push(Change { id: id.clone(), placement });
             }
@@ -244,7 +247,7 @@ impl Containers {
             known.reassert = false;
             known.attempts = Attempts::WithOthers;
             if self.is_due(id) {
-                self.queue.push_back(id.clone());
+                self.enqueue(id);
             } else if self.share.is_none() {
                 // Given back. From here on it is as if it had never been touched.
                 self.release(id);
@@ -315,14 +318,36 @@ impl Containers {
         })
     }
 
-    /// Those that lack something, with claims first.
+    /// Whether some only wait to be given more.
+    pub fn widens_later(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    /// All that lack something, with claims first.
     fn requeue(&mut self) {
-        let (claims, free): (Vec<_>, Vec<_>) = self
-            .known
-            .iter()
-            .filter(|(_, known)| known.updatable && self.is_lacking(known))
-            .partition(|(_, known)| known.usage != Use::Free);
-        self.queue = claims.into_iter().chain(free).map(|(id, _)| id.clone()).collect();
+        let due = self.known.iter().filter(|(_, known)| known.updatable && self.is_lacking(known));
+        let (later, now): (Vec<_>, Vec<_>) = due.partition(|(_, known)| self.only_widens(known));
+        let (claims, free): (Vec<_>, Vec<_>) = now.into_iter().partition(|(_, known)| known.usage != Use::Free);
+        let queue = claims.into_iter().chain(free).map(|(id, _)| id.clone()).collect();
+        self.later = later.into_iter().map(|(id, _)| id.clone()).collect();
+        self.queue = queue;
+    }
+
+    fn enqueue(&mut self, id: &str) {
+        if self.is_due(id) {
+            let later = self.known.get(id).is_some_and(|known| self.only_widens(known));
+            let queue = if later { &mut self.later } else { &mut self.queue };
+            queue.push_back(id.to_owned());
+        }
+    }
+
+    /// Whether a container has nothing that it should not have.
+    fn only_widens(&self, known: &Known) -> bool {
+        let wanted = self.wanted(known);
+        let widens = |has: &CpuSet, wanted: &CpuSet| wanted.is_empty() || (!has.is_empty() && has.is_subset(wanted));
+        known.usage == Use::Free
+            && widens(&known.has.cpus, &wanted.cpus)
+            && widens(&known.has.memory_nodes, &wanted.memory_nodes)
     }
 
     /// Whether a container is to be changed now.

@@ -6,12 +6,12 @@
 //! from what the runtime told and what [`Grants`](super::grants::Grants) says.
 //!
 //! # Which container uses which claim
-//! Read in containerd 2.4.2 (NRI 0.12.3, ttrpc 1.2.9): the CDI edits are made while the container's
-//! spec is built, and the NRI hook CreateContainer comes after that and sees the result. So the container's `env` in the
-//! message has the variables of the CDI edits, both at CreateContainer and, because the spec is stored, at Synchronize.
-//! `CDI_devices` has the names that the kubelet asked for, in both too, but older versions of NRI lack the field. So the
-//! environment is used: it works with every runtime. Pods write environments as well, hence the token in it, which only
-//! [`Grants`](super::grants::Grants) knows and checks.
+//! Read in containerd 2.4.2 (NRI 0.12.3, ttrpc 1.2.9), and recorded from it in `tests/fixtures/nri`: the CDI edits are
+//! made while the container's spec is built, and the NRI hook CreateContainer comes after that and sees the result. So
+//! the container's `env` in the message has the variables of the CDI edits, both at CreateContainer and, because the
+//! spec is stored, at Synchronize. `CDI_devices` has the names that the kubelet asked for, in both too, but NRI before
+//! 0.10 lacks the field. So the environment is used: it works with every runtime. Pods write environments as well,
+//! hence the token in it, which only [`Grants`](super::grants::Grants) knows and checks.
 //!
 //! # What can be relied on, and what not
 //! - A claim's container is never created unpinned while the plugin is connected: it is pinned, or refused with a
@@ -35,6 +35,8 @@ mod kept;
 mod messages;
 pub mod mux;
 mod placement;
+#[cfg(test)]
+mod recorded;
 mod service;
 mod session;
 pub mod ttrpc;

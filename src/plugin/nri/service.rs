@@ -54,13 +54,12 @@ impl Service {
         Self { grants, kept, everything, arriving: None, containers: None, runtime: String::new() }
     }
 
-    /// Takes over what is claimed now, and what there is on the host. True if there is something to do for it.
-    pub fn refresh(&mut self, everything: Placement) {
+    /// Takes over what is claimed now, and what there is on the host. False if that is nothing new.
+    pub fn refresh(&mut self, everything: Placement) -> bool {
         self.everything = everything;
         let share = self.grants.remainder().map(Placement::from);
-        if let Some(containers) = &mut self.containers {
-            containers.keep_others_to(share, self.everything.clone());
-        }
+        let everything = self.everything.clone();
+        self.containers.as_mut().is_some_and(|containers| containers.keep_others_to(share, everything))
     }
 
     /// Answers a call.

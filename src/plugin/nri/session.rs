@@ -39,6 +39,9 @@ const UPDATE_TIMEOUT: Duration = Duration::from_mins(1);
 /// How many containers are changed in one call: few, because no container is created meanwhile.
 const BATCH: usize = 16;
 
+/// How long containers wait for what is not claimed any more: the next claim often takes it again.
+const WIDEN_AFTER: Duration = Duration::from_secs(1);
+
 /// When a container that could not be changed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -127,6 +130,7 @@ async fn serve(
         service: Service::new(Arc::clone(grants), kept_before(settings), everything(&settings.host_root)),
         in_flight: None,
         retry_at: None,
+        widen_at: None,
         last_failure: String::new(),
         all_claimed: false,
         overlapping: 0,
@@ -139,11 +143,13 @@ async fn serve(
             session.ask(&mut connection).await?;
             session.report();
         }
-        let (timer, expired) = match (&session.in_flight, session.retry_at) {
+        let (timer, expired) = match &session.in_flight {
             _ if !synchronized => (deadline, Some(SessionError::NotSynchronized)),
-            (Some(in_flight), _) => (in_flight.deadline, Some(SessionError::NotUpdated)),
-            (None, Some(retry_at)) => (retry_at, None),
-            (None, None) => (Instant::now() + IDLE, None),
+            Some(in_flight) => (in_flight.deadline, Some(SessionError::NotUpdated)),
+            None => {
+                let next = [session.retry_at, session.widen_at].into_iter().flatten().min();
+                (next.unwrap_or_else(|| Instant::now() + IDLE), None)
+            }
         };
         tokio::select! {
             incoming = connection.receive() => match incoming? {
@@ -183,6 +189,8 @@ struct Session<'a> {
     /// The call that the runtime has not answered yet. One at a time: changes that come meanwhile are made together.
     in_flight: Option<InFlight>,
     retry_at: Option<Instant>,
+    /// When those are due that are only given more, if there are such.
+    widen_at: Option<Instant>,
     last_failure: String,
     /// Whether nothing is left for containers without a claim.
     all_claimed: bool,
@@ -225,7 +233,9 @@ impl Session<'_> {
             );
         }
         self.all_claimed = all_claimed;
-        self.service.refresh(everything(&self.settings.host_root));
+        if !self.service.refresh(everything(&self.settings.host_root)) {
+            return;
+        }
         if let Some(containers) = &self.service.containers {
             self.kept.save(containers);
         }
@@ -234,7 +244,9 @@ impl Session<'_> {
     /// Asks the runtime for the next changes, unless it has not answered the last.
     async fn ask(&mut self, connection: &mut Connection) -> Result<(), ConnectionError> {
         let (Some(containers), None) = (&mut self.service.containers, &self.in_flight) else { return Ok(()) };
-        let changes = containers.next_changes(BATCH);
+        let now = Instant::now();
+        self.widen_at = containers.widens_later().then(|| self.widen_at.unwrap_or(now + WIDEN_AFTER));
+        let changes = containers.next_changes(BATCH, self.widen_at.is_some_and(|widen_at| widen_at <= now));
         if changes.is_empty() {
             return Ok(());
         }
@@ -264,8 +276,10 @@ impl Session<'_> {
         }
     }
 
+    /// Tries again what failed, if it is time.
     fn retry(&mut self) {
-        if let (Some(containers), Some(_)) = (&mut self.service.containers, self.retry_at.take()) {
+        let due = self.retry_at.take_if(|retry_at| *retry_at <= Instant::now());
+        if let (Some(containers), Some(_)) = (&mut self.service.containers, due) {
             containers.retry();
         }
     }

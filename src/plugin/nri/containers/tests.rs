@@ -21,7 +21,7 @@ fn host(observed: Vec<Observed>, share: Option<&str>) -> Containers {
 
 /// The next changes, as `id cpus`, without an answer to them.
 fn ask(containers: &mut Containers) -> (Vec<Change>, Vec<String>) {
-    let changes = containers.next_changes(100);
+    let changes = containers.next_changes(100, true);
     let text = changes.iter().map(|change| format!("{} {}", change.id, change.placement.cpus)).collect();
     (changes, text)
 }
@@ -82,6 +82,21 @@ fn what_somebody_else_narrowed_is_never_widened_and_is_given_back_as_it_was() {
     assert_eq!(settle(&mut containers), ["a 2-3"]);
     containers.keep_others_to(None, on("0-7"));
     assert_eq!(settle(&mut containers), ["a 0-3"]);
+}
+
+#[test]
+fn to_give_back_can_wait_and_comes_to_nothing_when_the_next_claim_takes_the_same() {
+    let mut containers = host(vec![free("a", "")], Some("2-7"));
+    settle(&mut containers);
+    containers.keep_others_to(None, on("0-7"));
+    assert!(containers.widens_later());
+    assert_eq!(containers.next_changes(100, false), []);
+    assert_eq!(containers.outstanding("b"), [], "nor is it made with the next container's creation");
+    containers.keep_others_to(Some(on("2-7")), on("0-7"));
+    assert_eq!(settle(&mut containers), [""; 0]);
+    containers.keep_others_to(Some(on("1-6")), on("0-7"));
+    assert!(!containers.widens_later(), "7 is to be left at once");
+    assert_eq!(containers.next_changes(100, false).len(), 1);
 }
 
 #[test]
@@ -246,7 +261,7 @@ fn thousands_of_containers_are_placed_within_a_hook() {
     let share = Some(Placement { cpus: (4..256).collect(), ..Placement::default() });
     let everything = Placement { cpus: (0..256).collect(), ..Placement::default() };
     let mut containers = Containers::synchronize(observed, &HashMap::new(), share, everything);
-    assert_eq!(containers.next_changes(16).len(), 16);
+    assert_eq!(containers.next_changes(16, true).len(), 16);
     containers.create("new", Use::Claim(on("0-3")), on(""));
     assert_eq!(containers.outstanding("new").len(), 5000);
     let took = start.elapsed();

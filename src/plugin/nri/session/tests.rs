@@ -195,6 +195,20 @@ async fn when_the_last_claim_goes_all_is_given_back_once() {
 }
 
 #[tokio::test]
+async fn a_claim_right_after_another_moves_nobody_to_and_fro() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[("a", "", "")]).await;
+    assert_eq!(plugin.makes().await, ["a 2-7"]);
+    for _ in 0..10 {
+        node.grants.set(&[], None);
+        plugin.asks_nothing().await;
+        let state = node.grants.set(&[("y", "0-1")], Some("2-7"));
+        node.reports(|status| status.applied == state).await;
+        plugin.asks_nothing().await;
+    }
+}
+
+#[tokio::test]
 async fn somebody_elses_update_does_not_move_a_claims_container() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("b", "TOKEN=x", "0-1")]).await;
