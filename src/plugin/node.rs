@@ -15,7 +15,10 @@ use tokio::{
     sync::watch,
     time::{sleep, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{AbortOnDropHandle, TaskTracker},
+};
 use tonic::service::Routes;
 
 use crate::{
@@ -126,7 +129,7 @@ impl NodePlugin {
         let (active, look) = (watch::Sender::new(false), watch::Sender::new(0));
         let calls = TaskTracker::new();
         let conditions = Conditions { look: look.subscribe(), active: active.subscribe(), stop: stop.clone() };
-        let serving = tokio::spawn(self.serve(&claims, &calls, &paths, conditions));
+        let serving = AbortOnDropHandle::new(tokio::spawn(self.serve(&claims, &calls, &paths, conditions)));
         let end = async {
             stop.cancelled().await;
             tracing::info!("stopping: no new calls, those in flight end");
@@ -298,3 +301,8 @@ async fn follow<T>(values: &mut watch::Receiver<T>, tell: impl Fn(&T)) -> Infall
         }
     }
 }
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;

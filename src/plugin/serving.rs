@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use tokio::{net::UnixListener, sync::watch, time::sleep};
 use tokio_stream::wrappers::UnixListenerStream;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic::{service::Routes, transport::Server};
 
 use crate::plugin::sockets::OwnSocket;
@@ -40,7 +40,7 @@ pub async fn keep_serving(path: PathBuf, routes: Routes, conditions: Conditions,
             }
         };
         let ended = CancellationToken::new();
-        let serving = tokio::spawn(serve(listener, routes.clone(), ended.clone()));
+        let serving = AbortOnDropHandle::new(tokio::spawn(serve(listener, routes.clone(), ended.clone())));
         tokio::select! {
             () = stop.cancelled() => {}
             () = removed(&socket, look.clone(), active.clone()) => {

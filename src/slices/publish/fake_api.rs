@@ -26,6 +26,28 @@ struct State {
     requests: Vec<String>,
     faults: VecDeque<(Method, u16)>,
     admission: Option<Admission>,
+    gates: BTreeMap<String, Gate>,
+}
+
+/// Holds requests back.
+#[derive(Clone)]
+pub(crate) struct Gate(tokio::sync::watch::Sender<(bool, bool)>);
+
+impl Gate {
+    /// Whether a request has come to it.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.0.borrow().0
+    }
+
+    /// Lets requests through.
+    pub(crate) fn open(&self) {
+        self.0.send_modify(|(_, open)| *open = true);
+    }
+
+    async fn pass(&self) {
+        self.0.send_modify(|(reached, _)| *reached = true);
+        self.0.subscribe().wait_for(|(_, open)| *open).await.unwrap();
+    }
 }
 
 /// The server; clones are the same one.
@@ -67,6 +89,13 @@ impl FakeApi {
         self.0.lock().unwrap().faults.push_back((method, status));
     }
 
+    /// Requests for this path wait for the gate to open.
+    pub(crate) fn hold(&self, path: &str) -> Gate {
+        let gate = Gate(tokio::sync::watch::Sender::new((false, false)));
+        self.0.lock().unwrap().gates.insert(path.to_owned(), gate.clone());
+        gate
+    }
+
     /// What is done to each slice that is written.
     pub(crate) fn admit(&self, admission: Admission) {
         self.0.lock().unwrap().admission = Some(admission);
@@ -96,6 +125,10 @@ impl FakeApi {
         let body = body.collect_bytes().await.unwrap();
         let (method, path) = (parts.method, parts.uri.path().to_owned());
         let watches = parts.uri.query().is_some_and(|query| query.contains("watch=true"));
+        let gate = self.0.lock().unwrap().gates.get(&path).cloned();
+        if let Some(gate) = gate {
+            gate.pass().await;
+        }
         let mut state = self.0.lock().unwrap();
         state.requests.push(format!("{method} {path}"));
         if let Some(at) = state.faults.iter().position(|(faulty, _)| *faulty == method)

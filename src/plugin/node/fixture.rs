@@ -1,0 +1,252 @@
+//! For tests: a node plugin on directories of its own, an API server in memory, and a kubelet that calls it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::resource::v1::Device;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::{net::UnixStream, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+
+use super::*;
+use crate::{
+    drivers::{AllocatedDevice, Grant, GrantError, Inventory},
+    host::cpuset::CpuSet,
+    plugin::service::{
+        dra::{self, dra_plugin_client::DraPluginClient},
+        registration::{self, registration_client::RegistrationClient},
+    },
+    slices::publish::fake_api::FakeApi,
+};
+
+/// `core-<n>` is CPU n.
+pub(super) struct FakeDriver(Inventory);
+
+impl FakeDriver {
+    pub(super) fn new(cores: usize) -> Self {
+        let device = |n| Device { name: format!("core-{n}"), ..Device::default() };
+        Self(Inventory { devices: (0..cores).map(device).collect(), warnings: vec![] })
+    }
+}
+
+impl Driver for FakeDriver {
+    fn inventory(&self) -> &Inventory {
+        &self.0
+    }
+
+    fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError> {
+        let mut cpus = CpuSet::new();
+        for device in devices {
+            let number = device.device.strip_prefix("core-").and_then(|n| n.parse().ok());
+            cpus.insert(number.ok_or_else(|| GrantError::UnknownDevice { device: device.device.clone() })?);
+            if !device.parameters.is_empty() {
+                let (request, message) = (device.request.clone(), "no parameters are known".to_owned());
+                return Err(GrantError::Parameters { request, message });
+            }
+        }
+        Ok(Grant { cpus, env: BTreeMap::new(), memory_nodes: CpuSet::new() })
+    }
+
+    fn remainder(&self, held: &[&Grant]) -> Option<Grant> {
+        let all: CpuSet = (0..64).collect();
+        let left = held.iter().fold(all, |left, grant| left.difference(&grant.cpus));
+        (!held.is_empty()).then(|| Grant { cpus: left, ..Grant::default() })
+    }
+}
+
+/// A machine: its directories, and the API server.
+pub(super) struct Machine {
+    pub(super) root: tempfile::TempDir,
+    pub(super) api: FakeApi,
+}
+
+impl Machine {
+    pub(super) fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("kubelet/plugins_registry")).unwrap();
+        let api = FakeApi::default();
+        api.put("/api/v1/nodes/node-1", json!({"metadata": {"name": "node-1", "uid": "node-uid"}}));
+        Self { root, api }
+    }
+
+    pub(super) fn cdi(&self) -> PathBuf {
+        self.root.path().join("cdi")
+    }
+
+    pub(super) fn state(&self) -> PathBuf {
+        self.root.path().join("kubelet/plugins/dra.cpu")
+    }
+
+    pub(super) fn registry(&self) -> PathBuf {
+        self.root.path().join("kubelet/plugins_registry")
+    }
+
+    pub(super) fn checkpoint(&self) -> PathBuf {
+        self.state().join("checkpoint.json")
+    }
+
+    pub(super) fn cdi_files(&self) -> Vec<String> {
+        names(&self.cdi())
+    }
+
+    pub(super) fn settings(&self, pod_uid: Option<&str>) -> NodeSettings {
+        NodeSettings {
+            driver_name: "dra.cpu".into(),
+            node_name: "node-1".into(),
+            pod_uid: pod_uid.map(str::to_owned),
+            kubelet_root: self.root.path().join("kubelet"),
+            cdi_dir: self.cdi(),
+            state_dir: self.state(),
+            nri_socket: None,
+            host_root: "/".into(),
+        }
+    }
+
+    /// Puts an allocated claim into the API: `apps/<name>` with UID `uid-<name>`.
+    pub(super) fn allocate(&self, name: &str, devices: &[&str], config: &Value) -> dra::Claim {
+        let result =
+            |device: &&str| json!({"driver": "dra.cpu", "pool": "node-1", "device": device, "request": "main"});
+        let results: Vec<Value> = devices.iter().map(result).collect();
+        self.api.put(
+            &claim_path(name),
+            json!({
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+                "metadata": {"namespace": "apps", "name": name, "uid": format!("uid-{name}")},
+                "status": {
+                    "allocation": {"devices": {"results": results, "config": config}},
+                    "reservedFor": [{"resource": "pods", "name": "pod", "uid": "pod-uid"}],
+                },
+            }),
+        );
+        dra::Claim { namespace: "apps".into(), uid: format!("uid-{name}"), name: name.into() }
+    }
+
+    /// Starts an instance.
+    pub(super) fn start(&self, pod_uid: Option<&str>) -> Running {
+        self.start_with(self.settings(pod_uid))
+    }
+
+    pub(super) fn start_with(&self, settings: NodeSettings) -> Running {
+        let health = Arc::new(Health::of(&NodePlugin::parts(false, settings.nri_socket.is_some())));
+        let stop = CancellationToken::new();
+        let sockets = settings.sockets().unwrap();
+        let plugin = NodePlugin {
+            settings,
+            driver: Arc::new(FakeDriver::new(16)),
+            client: self.api.client(),
+            health: Arc::clone(&health),
+            metrics: PluginMetrics::new(&mut Registry::default()),
+        };
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move { plugin.run(stopped).await });
+        Running { health, stop, sockets, task }
+    }
+}
+
+pub(super) fn claim_path(name: &str) -> String {
+    format!("/apis/resource.k8s.io/v1/namespaces/apps/resourceclaims/{name}")
+}
+
+pub(super) fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// An instance that runs.
+pub(super) struct Running {
+    pub(super) health: Arc<Health>,
+    pub(super) stop: CancellationToken,
+    pub(super) sockets: SocketPaths,
+    pub(super) task: JoinHandle<Result<(), NodeError>>,
+}
+
+impl Running {
+    /// The kubelet finds the registration socket, asks, and takes the plugin on.
+    pub(super) async fn register(&self) -> FakeKubelet {
+        let live = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
+        until("sockets", || live(&self.sockets.registration) && live(&self.sockets.dra)).await;
+        let path = self.sockets.registration.clone();
+        let mut registry = RegistrationClient::new(dial(&path, &path.to_str().unwrap().replace('/', "%2F")));
+        let info = registry.get_info(registration::InfoRequest {}).await.unwrap().into_inner();
+        assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "dra.cpu"));
+        assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
+        let status = registration::RegistrationStatus { plugin_registered: true, error: String::new() };
+        registry.notify_registration_status(status).await.unwrap();
+        FakeKubelet(DraPluginClient::new(dial(Path::new(&info.endpoint), "localhost")))
+    }
+
+    pub(super) async fn ready(&self) -> FakeKubelet {
+        let kubelet = self.register().await;
+        until(&format!("ready: {}", self.health.report()), || self.health.is_ready()).await;
+        kubelet
+    }
+
+    /// As kill -9 does: nothing is tidied up, and sockets are left on which nobody listens.
+    pub(super) async fn kill(self) {
+        self.task.abort();
+        self.task.await.ok();
+        for path in [&self.sockets.registration, &self.sockets.dra] {
+            until("the socket is let go of", || !path.exists()).await;
+            drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+        }
+    }
+
+    pub(super) async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+fn dial(path: &Path, authority: &str) -> Channel {
+    let path = path.to_owned();
+    let connector = tower::service_fn(move |_| {
+        let path = path.clone();
+        async move { Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(UnixStream::connect(path).await?)) }
+    });
+    let origin = format!("http://{authority}").parse().unwrap();
+    Endpoint::from_static("http://localhost").origin(origin).connect_with_connector_lazy(connector)
+}
+
+#[derive(Clone)]
+pub(super) struct FakeKubelet(DraPluginClient<Channel>);
+
+impl FakeKubelet {
+    /// The answers by claim UID: devices with their CDI ids, or the error.
+    pub(super) async fn prepare(&self, claims: &[&dra::Claim]) -> HashMap<String, Result<Vec<dra::Device>, String>> {
+        let claims = claims.iter().map(|claim| (*claim).clone()).collect();
+        let answer = self.0.clone().node_prepare_resources(dra::NodePrepareResourcesRequest { claims }).await;
+        let answers = answer.unwrap().into_inner().claims.into_iter();
+        answers
+            .map(|(uid, answer)| (uid, if answer.error.is_empty() { Ok(answer.devices) } else { Err(answer.error) }))
+            .collect()
+    }
+
+    pub(super) async fn prepare_one(&self, claim: &dra::Claim) -> Result<Vec<dra::Device>, String> {
+        self.prepare(&[claim]).await.remove(&claim.uid).unwrap()
+    }
+
+    pub(super) async fn unprepare(&self, claim: &dra::Claim) -> Result<(), String> {
+        let request = dra::NodeUnprepareResourcesRequest { claims: vec![claim.clone()] };
+        let answer = self.0.clone().node_unprepare_resources(request).await.unwrap().into_inner();
+        let error = answer.claims[&claim.uid].error.clone();
+        if error.is_empty() { Ok(()) } else { Err(error) }
+    }
+}
+
+pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {
+    let reached = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(15), reached).await.is_ok(), "not in time: {what}");
+}

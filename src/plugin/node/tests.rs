@@ -1,0 +1,279 @@
+//! A node plugin as the kubelet meets it.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::{fixture::*, *};
+
+const CDI_A: &str = "k8s.dra.cpu-claim_uid-a.json";
+
+#[tokio::test]
+async fn a_claim_is_prepared_and_unprepared_as_often_as_the_kubelet_likes() {
+    let machine = Machine::new();
+    let claim = machine.allocate("a", &["core-1", "core-2"], &json!([]));
+    let kubelet = machine.start(None).ready().await;
+    let first = kubelet.prepare_one(&claim).await.unwrap();
+    let devices: Vec<_> = first.iter().map(|d| (d.device_name.as_str(), d.pool_name.as_str())).collect();
+    assert_eq!(devices, [("core-1", "node-1"), ("core-2", "node-1")]);
+    assert!(first.iter().all(|device| device.request_names == ["main"]));
+    let ids: Vec<_> = first.iter().flat_map(|device| &device.cdi_device_ids).collect();
+    assert_eq!(ids, ["k8s.dra.cpu/claim=uid-a-main"]);
+    let cdi = fs::read_to_string(machine.cdi().join(CDI_A)).unwrap();
+    assert_eq!(kubelet.prepare_one(&claim).await.unwrap(), first);
+    assert_eq!(fs::read_to_string(machine.cdi().join(CDI_A)).unwrap(), cdi, "the same token");
+    kubelet.unprepare(&claim).await.unwrap();
+    kubelet.unprepare(&claim).await.unwrap();
+    assert_eq!(machine.cdi_files(), [""; 0]);
+    assert!(!fs::read_to_string(machine.checkpoint()).unwrap().contains("uid-a"));
+}
+
+#[tokio::test]
+async fn claims_fail_alone() {
+    let machine = Machine::new();
+    let good = machine.allocate("good", &["core-1"], &json!([]));
+    let parameters = json!([{"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": {"x": 1}}}]);
+    let bad = machine.allocate("bad", &["core-2"], &parameters);
+    let gone = dra_claim("gone");
+    let kubelet = machine.start(None).ready().await;
+    let answers = kubelet.prepare(&[&good, &bad, &gone]).await;
+    assert!(answers["uid-good"].is_ok());
+    assert!(answers["uid-bad"].as_ref().unwrap_err().contains("opaque parameters of request \"main\""));
+    assert!(answers["uid-gone"].as_ref().unwrap_err().contains("apps/gone does not exist"));
+    kubelet.unprepare(&gone).await.unwrap();
+}
+
+#[tokio::test]
+async fn many_claims_at_once_are_all_kept() {
+    let machine = Machine::new();
+    let kubelet = machine.start(None).ready().await;
+    let claims: Vec<_> =
+        (0..16).map(|n| machine.allocate(&format!("c{n}"), &[&format!("core-{n}")], &json!([]))).collect();
+    let calls = claims.iter().map(|claim| kubelet.prepare_one(claim));
+    assert!(futures::future::join_all(calls).await.iter().all(Result::is_ok));
+    let kept = Checkpoint::within(&machine.state()).read().unwrap().unwrap();
+    assert_eq!(kept.len(), 16);
+    assert_eq!(machine.cdi_files().len(), 16);
+}
+
+#[tokio::test]
+async fn a_device_is_not_given_twice() {
+    let machine = Machine::new();
+    let (a, b) = (machine.allocate("a", &["core-1"], &json!([])), machine.allocate("b", &["core-1"], &json!([])));
+    let kubelet = machine.start(None).ready().await;
+    kubelet.prepare_one(&a).await.unwrap();
+    assert!(kubelet.prepare_one(&b).await.unwrap_err().contains("held by claim apps/a"));
+    kubelet.unprepare(&a).await.unwrap();
+    kubelet.prepare_one(&b).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_unprepare_during_a_prepare_wins() {
+    let machine = Machine::new();
+    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let kubelet = machine.start(None).ready().await;
+    let gate = machine.api.hold(&claim_path("a"));
+    let late = tokio::spawn({
+        let (kubelet, claim) = (kubelet.clone(), claim.clone());
+        async move { kubelet.prepare_one(&claim).await }
+    });
+    until("the claim is being read", || gate.is_reached()).await;
+    kubelet.unprepare(&claim).await.unwrap();
+    gate.open();
+    assert!(late.await.unwrap().unwrap_err().contains("was unprepared while"));
+    assert_eq!(machine.cdi_files(), [""; 0]);
+    kubelet.prepare_one(&claim).await.expect("a new pod may use the claim again");
+}
+
+#[tokio::test]
+async fn a_killed_plugin_knows_its_claims_again() {
+    let machine = Machine::new();
+    let (a, b) = (machine.allocate("a", &["core-1"], &json!([])), machine.allocate("b", &["core-1"], &json!([])));
+    let first = machine.start(None);
+    let kubelet = first.ready().await;
+    let answer = kubelet.prepare_one(&a).await.unwrap();
+    let cdi = fs::read_to_string(machine.cdi().join(CDI_A)).unwrap();
+    first.kill().await;
+    fs::remove_dir_all(machine.cdi()).unwrap();
+    let kubelet = machine.start(None).ready().await;
+    assert_eq!(fs::read_to_string(machine.cdi().join(CDI_A)).unwrap(), cdi, "as before the reboot");
+    assert_eq!(kubelet.prepare_one(&a).await.unwrap(), answer);
+    assert!(kubelet.prepare_one(&b).await.is_err(), "given twice");
+}
+
+/// What is on disk at each point where a process may die, and what must come of it.
+#[rstest::rstest]
+#[case::prepare_died_before_the_rename(false, false, true)]
+#[case::prepare_died_before_the_cdi_file(true, false, false)]
+#[case::prepare_died_before_the_answer(true, true, false)]
+#[case::unprepare_died_before_the_cdi_file_went(false, true, false)]
+#[tokio::test]
+async fn whatever_a_crash_left_is_put_in_order(
+    #[case] in_checkpoint: bool,
+    #[case] cdi_file: bool,
+    #[case] half: bool,
+) {
+    let machine = Machine::new();
+    let (a, b) = (machine.allocate("a", &["core-1"], &json!([])), machine.allocate("b", &["core-1"], &json!([])));
+    let first = machine.start(None);
+    let kubelet = first.ready().await;
+    kubelet.prepare_one(&a).await.unwrap();
+    let (with, cdi) = (fs::read(machine.checkpoint()).unwrap(), fs::read(machine.cdi().join(CDI_A)).unwrap());
+    kubelet.unprepare(&a).await.unwrap();
+    first.kill().await;
+    if in_checkpoint {
+        fs::write(machine.checkpoint(), &with).unwrap();
+    }
+    if cdi_file {
+        fs::write(machine.cdi().join(CDI_A), &cdi).unwrap();
+    }
+    if half {
+        fs::write(machine.state().join("checkpoint.json.tmp"), &with[..with.len() / 2]).unwrap();
+    }
+    let kubelet = machine.start(None).ready().await;
+    assert_eq!(machine.cdi_files().len(), usize::from(in_checkpoint), "{:?}", machine.cdi_files());
+    assert_eq!(kubelet.prepare_one(&b).await.is_err(), in_checkpoint, "given twice, or lost");
+    if in_checkpoint {
+        kubelet.unprepare(&a).await.unwrap();
+    }
+    kubelet.prepare_one(&b).await.unwrap();
+    assert!(kubelet.prepare_one(&a).await.is_err(), "given twice");
+}
+
+#[tokio::test]
+async fn a_truncated_checkpoint_fails_closed_says_so_and_is_left_for_a_person_to_mend() {
+    let machine = Machine::new();
+    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let first = machine.start(None);
+    first.ready().await.prepare_one(&claim).await.unwrap();
+    first.kill().await;
+    let whole = fs::read(machine.checkpoint()).unwrap();
+    fs::write(machine.checkpoint(), &whole[..whole.len() / 2]).unwrap();
+    let second = machine.start(None);
+    let kubelet = second.register().await;
+    for error in [kubelet.prepare_one(&claim).await.map(|_| ()), kubelet.unprepare(&claim).await] {
+        let error = error.unwrap_err();
+        assert!(error.contains("checkpoint.json is damaged") && error.contains("drain"), "{error}");
+    }
+    assert!(!second.health.is_ready());
+    assert!(second.health.report().contains("[-] checkpoint: checkpoint "), "{}", second.health.report());
+    assert_eq!(fs::read(machine.checkpoint()).unwrap(), whole[..whole.len() / 2]);
+    assert_eq!(machine.cdi_files(), [CDI_A], "containers that restart still find it");
+    fs::write(machine.checkpoint(), &whole).unwrap();
+    until("ready once it is mended", || second.health.is_ready()).await;
+    kubelet.prepare_one(&claim).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_checkpoint_does_not_pass_for_an_empty_node() {
+    let machine = Machine::new();
+    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let first = machine.start(None);
+    first.ready().await.prepare_one(&claim).await.unwrap();
+    first.kill().await;
+    fs::remove_file(machine.checkpoint()).unwrap();
+    let second = machine.start(None);
+    let error = second.register().await.prepare_one(&claim).await.unwrap_err();
+    assert!(error.contains("checkpoint.json is missing, yet") && error.contains(CDI_A), "{error}");
+    assert_eq!(machine.cdi_files(), [CDI_A]);
+}
+
+#[tokio::test]
+async fn what_others_remove_comes_back() {
+    let machine = Machine::new();
+    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let running = machine.start(None);
+    let kubelet = running.ready().await;
+    kubelet.prepare_one(&claim).await.unwrap();
+    fs::remove_file(machine.cdi().join(CDI_A)).unwrap();
+    until("the CDI file is there again", || machine.cdi_files() == [CDI_A]).await;
+    fs::remove_file(&running.sockets.registration).unwrap();
+    until("unready until registered again", || running.health.report().contains("[-] registration")).await;
+    fs::remove_file(&running.sockets.dra).unwrap();
+    running.ready().await.prepare_one(&claim).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stopped_plugin_ends_calls_in_flight_takes_its_sockets_along_and_leaves_the_slices() {
+    let machine = Machine::new();
+    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let running = machine.start(None);
+    let kubelet = running.ready().await;
+    let gate = machine.api.hold(&claim_path("a"));
+    let call = tokio::spawn(async move { kubelet.prepare_one(&claim).await });
+    until("the claim is being read", || gate.is_reached()).await;
+    running.stop.cancel();
+    until("out of the kubelet's sight", || names(&machine.registry()).is_empty()).await;
+    assert!(!running.task.is_finished(), "a call is in flight");
+    gate.open();
+    call.await.unwrap().unwrap();
+    running.stop().await;
+    assert!(!names(&machine.state()).contains(&"dra.sock".to_owned()));
+    assert!(fs::read_to_string(machine.checkpoint()).unwrap().contains("uid-a"));
+    assert_eq!(machine.api.slices().len(), 1);
+}
+
+#[tokio::test]
+async fn a_rolling_update_hands_the_claims_over_and_back_when_the_new_one_dies() {
+    let machine = Machine::new();
+    let claims: Vec<_> =
+        (0..3).map(|n| machine.allocate(&format!("c{n}"), &[&format!("core-{n}")], &json!([]))).collect();
+    let old = machine.start(Some("old"));
+    let old_kubelet = old.ready().await;
+    old_kubelet.prepare_one(&claims[0]).await.unwrap();
+    let new = machine.start(Some("new"));
+    let new_kubelet = new.ready().await;
+    assert_eq!(names(&machine.registry()), ["dra.cpu-new@reg.sock", "dra.cpu-old@reg.sock"]);
+    assert!(old.health.is_ready(), "a DaemonSet's controller would delete the old pod: {}", old.health.report());
+    assert!(old_kubelet.prepare_one(&claims[1]).await.unwrap_err().contains("not the active one"));
+    new_kubelet.prepare_one(&claims[1]).await.unwrap();
+    new_kubelet.unprepare(&claims[0]).await.unwrap();
+    new.kill().await;
+    let again = async {
+        while old_kubelet.prepare_one(&claims[2]).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), again).await.expect("the old one comes back");
+    let uids: Vec<_> =
+        Checkpoint::within(&machine.state()).read().unwrap().unwrap().into_iter().map(|c| c.uid).collect();
+    assert_eq!(uids, ["uid-c1", "uid-c2"], "what the new one did is known");
+}
+
+#[tokio::test]
+async fn without_a_connection_to_nri_nothing_is_prepared_and_readiness_says_why() {
+    let machine = Machine::new();
+    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let nri_socket = Some(machine.root.path().join("nri.sock"));
+    let running = machine.start_with(NodeSettings { nri_socket, ..machine.settings(None) });
+    let kubelet = running.register().await;
+    let error = kubelet.prepare_one(&claim).await.unwrap_err();
+    assert!(error.contains("not connected to the container runtime's NRI"), "{error}");
+    assert!(!running.health.is_ready());
+    assert!(running.health.report().contains("[-] nri: "), "{}", running.health.report());
+    kubelet.unprepare(&claim).await.expect("what is not prepared can go");
+}
+
+#[tokio::test]
+async fn publish_only_touches_neither_kubelet_nor_host() {
+    let machine = Machine::new();
+    let plugin = NodePlugin {
+        settings: machine.settings(None),
+        driver: Arc::new(FakeDriver::new(2)),
+        client: machine.api.client(),
+        health: Arc::new(Health::of(&NodePlugin::parts(true, true))),
+        metrics: PluginMetrics::new(&mut prometheus_client::registry::Registry::default()),
+    };
+    let stop = CancellationToken::new();
+    let published = async {
+        until("ready", || plugin.health.is_ready()).await;
+        stop.cancel();
+    };
+    tokio::join!(plugin.publish_only(stop.clone()), published);
+    assert_eq!(machine.api.slices().len(), 1);
+    assert!(names(&machine.registry()).is_empty() && !machine.state().exists() && !machine.cdi().exists());
+}
+
+fn dra_claim(name: &str) -> crate::plugin::service::dra::Claim {
+    crate::plugin::service::dra::Claim { namespace: "apps".into(), uid: format!("uid-{name}"), name: name.into() }
+}
