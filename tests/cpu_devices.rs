@@ -130,6 +130,20 @@ fn the_demos_servers_say_what_they_are() {
 }
 
 #[test]
+fn every_attribute_is_in_the_reference() {
+    let reference = include_str!("../docs/reference/cpu-attributes.md");
+    for (kind, _) in KINDS {
+        for granularity in [Granularity::Core, Granularity::Thread] {
+            let driver = driver(&server(kind).unwrap(), granularity, &CpuSet::new());
+            for name in driver.inventory().devices[0].attributes.as_ref().unwrap().keys() {
+                let name = name.rsplit_once(".com/").map_or(name.as_str(), |(_, name)| name);
+                assert!(reference.contains(&format!("`{name}`")), "{name} is not in docs/reference/cpu-attributes.md");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_hybrid_processor_tells_its_kinds_of_core_apart() {
     let root = tempfile::tempdir().unwrap();
     let machine = Machine { cores_per_socket: 6, ..Machine::default() };
