@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod connect;
 mod crd;
 mod devices;
 mod discover;
 mod granularity;
 mod logging;
+mod menu;
 mod node_plugin;
 mod render;
 mod table;
@@ -27,6 +29,8 @@ enum Verb {
     Crd(crd::Args),
     /// Show the devices of this machine, or of a recorded one.
     Discover(discover::Args),
+    /// Show who offers what: the cluster's device classes by the machines behind them.
+    Menu(menu::Args),
     /// Serve a kind of device on this node.
     NodePlugin(node_plugin::Args),
     /// Print every object the controller would apply for a file of DraDriverConfigs, with no cluster.
@@ -38,6 +42,7 @@ pub fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Crd(args) => crd::run(&args),
         Verb::Discover(args) => discover::run(&args),
+        Verb::Menu(args) => menu::run(&args),
         Verb::NodePlugin(args) => node_plugin::run(&args),
         Verb::Render(args) => render::run(&args),
     };

@@ -1,0 +1,88 @@
+//! The cluster a verb is about, as kubectl finds it. IO: kubeconfig, the API server.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, bail};
+use clap::Args as ClapArgs;
+use kube::{
+    Api, Client, Config, Error, Resource,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde::de::DeserializeOwned;
+
+/// Objects asked for at once, as kubectl does.
+const PAGE: u32 = 500;
+
+/// Arguments that choose the cluster.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Cluster {
+    /// Context of the kubeconfig. Default: its current one.
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// The kubeconfig file. Default: that of KUBECONFIG, ~/.kube/config, or the pod's own account.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+impl Cluster {
+    /// A client, with the server's address for messages.
+    pub(super) async fn client(&self) -> anyhow::Result<(Client, String)> {
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let config = if let Some(file) = &self.kubeconfig {
+            let kubeconfig =
+                Kubeconfig::read_from(file).with_context(|| format!("cannot read kubeconfig {}", file.display()))?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await
+        } else if self.context.is_some() {
+            Config::from_kubeconfig(&options).await
+        } else {
+            return connect(
+                Config::infer()
+                    .await
+                    .context("cannot find the cluster: set KUBECONFIG, or name a file with --kubeconfig")?,
+            );
+        };
+        let context =
+            self.context.as_deref().map_or_else(|| "the current context".into(), |name| format!("context {name}"));
+        connect(config.with_context(|| format!("cannot use {context} of the kubeconfig"))?)
+    }
+}
+
+fn connect(mut config: Config) -> anyhow::Result<(Client, String)> {
+    // Somebody is waiting at the prompt.
+    config.connect_timeout = Some(Duration::from_secs(10));
+    let address = config.cluster_url.to_string();
+    Ok((Client::try_from(config).with_context(|| format!("cannot make a client for {address}"))?, address))
+}
+
+/// Every object of a kind, in all namespaces.
+pub(super) async fn list<K>(client: &Client, address: &str) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let api = Api::<K>::all(client.clone());
+    let kind = K::plural(&());
+    let mut found = Vec::new();
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let list = match api.list(&page).await {
+            Ok(list) => list,
+            Err(Error::Api(status)) if status.code == 404 => bail!(
+                "the cluster at {address} has no {kind} of {}: Dynamic Resource Allocation needs Kubernetes 1.34 or later",
+                K::api_version(&())
+            ),
+            Err(Error::Api(status)) if status.code == 403 => {
+                bail!("you may not list {kind} in all namespaces: {}", status.message)
+            }
+            Err(Error::Api(status)) if status.code == 401 => {
+                bail!("the cluster at {address} does not know you: {}", status.message)
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot list {kind} of the cluster at {address}")),
+        };
+        found.extend(list.items);
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What each class offers, by machines that are alike. Pure.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashSet},
+};
+
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceClass, ResourceClaim, ResourceSlice};
+use serde::Serialize;
+
+use crate::{
+    policy::preview::Matcher,
+    slices::pool::{Pool, PoolState, pools},
+};
+
+/// What the cluster offers.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Menu {
+    /// By name.
+    pub(super) classes: Vec<Class>,
+    /// Pools from which nothing can be allocated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) broken_pools: Vec<BrokenPool>,
+}
+
+/// What a class offers.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Class {
+    pub(super) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) extended_resource_name: Option<String>,
+    /// The largest first.
+    pub(super) machines: Vec<Machines>,
+    /// Why it is not known of some devices whether they are in the class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unknown: Option<String>,
+}
+
+/// Machines that are alike, with their devices in the class.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Machines {
+    pub(super) driver: String,
+    #[serde(flatten)]
+    pub(super) facts: Facts,
+    pub(super) devices: Devices,
+    /// Names of the nodes; none for devices that are no node's.
+    pub(super) nodes: BTreeSet<String>,
+}
+
+/// How many devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Devices {
+    pub(super) total: usize,
+    /// Neither allocated nor tainted.
+    pub(super) free: usize,
+    pub(super) allocated: usize,
+    /// With a taint that keeps claims away.
+    pub(super) tainted: usize,
+}
+
+/// What people choose a machine by, as far as its devices say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Facts {
+    // In the order that machines are shown in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cores: Option<i64>,
+    #[serde(rename = "memoryGB", skip_serializing_if = "Option::is_none")]
+    pub(super) memory_gb: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) generation: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) family: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vendor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) architecture: Option<String>,
+}
+
+/// A pool from which nothing can be allocated.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct BrokenPool {
+    pub(super) driver: String,
+    pub(super) pool: String,
+    pub(super) reason: String,
+}
+
+/// A device that a claim holds for itself.
+type Held<'a> = HashSet<(&'a str, &'a str, &'a str)>;
+
+/// The menu of a cluster.
+pub(super) fn menu(classes: &[DeviceClass], slices: &[ResourceSlice], claims: &[ResourceClaim]) -> Menu {
+    let (complete, broken): (Vec<Pool<'_>>, Vec<Pool<'_>>) = pools(slices).into_iter().partition(Pool::is_complete);
+    let held = held(claims);
+    let mut classes: Vec<Class> = classes.iter().map(|one| class(one, &complete, &held)).collect();
+    classes.sort_by(|a, b| a.name.cmp(&b.name));
+    Menu { classes, broken_pools: broken.iter().map(broken_pool).collect() }
+}
+
+fn class(class: &DeviceClass, pools: &[Pool<'_>], held: &Held<'_>) -> Class {
+    let spec = class.spec.clone().unwrap_or_default();
+    let matcher = Matcher::new(&spec);
+    let mut groups: BTreeMap<(Reverse<Facts>, &str), Machines> = BTreeMap::new();
+    let mut unknown = None;
+    for pool in pools {
+        let mut offered = Vec::new();
+        for device in pool.devices() {
+            match matcher.matches(pool.id.driver, device) {
+                Ok(true) => offered.push(device),
+                Ok(false) => {}
+                Err(error) => unknown = unknown.or(Some(error.to_string())),
+            }
+        }
+        let Some(first) = offered.first() else { continue };
+        let facts = Facts::of(pool.id.driver, first);
+        let machines = groups.entry((Reverse(facts.clone()), pool.id.driver)).or_insert_with(|| Machines {
+            driver: pool.id.driver.to_owned(),
+            facts,
+            ..Machines::default()
+        });
+        machines.nodes.extend(pool.node().map(str::to_owned));
+        for device in offered {
+            machines.devices.count(device, held.contains(&(pool.id.driver, pool.id.pool, device.name.as_str())));
+        }
+    }
+    Class {
+        name: class.metadata.name.clone().unwrap_or_default(),
+        extended_resource_name: spec.extended_resource_name,
+        machines: groups.into_values().collect(),
+        unknown,
+    }
+}
+
+impl Devices {
+    fn count(&mut self, device: &Device, held: bool) {
+        let tainted = device.taints.iter().flatten().any(|taint| taint.effect != "None");
+        self.total += 1;
+        self.allocated += usize::from(held);
+        self.tainted += usize::from(tainted);
+        self.free += usize::from(!held && !tainted);
+    }
+}
+
+impl Facts {
+    fn of(driver: &str, device: &Device) -> Self {
+        let text = |name| match attribute(driver, device, name) {
+            Some(DeviceAttribute { string: Some(value), .. } | DeviceAttribute { version: Some(value), .. }) => {
+                Some(value.clone())
+            }
+            _ => None,
+        };
+        let int = |name| attribute(driver, device, name).and_then(|attribute| attribute.int);
+        Self {
+            cores: int("cores"),
+            memory_gb: int("memoryGB"),
+            generation: int("generation"),
+            family: text("family"),
+            vendor: text("vendor"),
+            model: text("model").or_else(|| text("productName")),
+            architecture: text("architecture"),
+        }
+    }
+}
+
+/// An attribute of the driver's own, else one of that name in any domain.
+fn attribute<'a>(driver: &str, device: &'a Device, name: &str) -> Option<&'a DeviceAttribute> {
+    let attributes = device.attributes.as_ref()?;
+    let own = attributes.get(name).or_else(|| attributes.get(&format!("{driver}/{name}")));
+    own.or_else(|| {
+        attributes.iter().find(|(key, _)| key.split_once('/').is_some_and(|(_, id)| id == name)).map(|(_, value)| value)
+    })
+}
+
+/// Admin access and a share of a device leave it to others.
+fn held(claims: &[ResourceClaim]) -> Held<'_> {
+    let allocations = claims.iter().filter_map(|claim| claim.status.as_ref()?.allocation.as_ref()?.devices.as_ref());
+    allocations
+        .flat_map(|devices| devices.results.iter().flatten())
+        .filter(|result| !result.admin_access.unwrap_or(false) && result.share_id.is_none())
+        .map(|result| (result.driver.as_str(), result.pool.as_str(), result.device.as_str()))
+        .collect()
+}
+
+fn broken_pool(pool: &Pool<'_>) -> BrokenPool {
+    let reason = match &pool.state {
+        PoolState::Complete => String::new(),
+        PoolState::Incomplete { have, want } => {
+            format!("{have} of {want} slices of generation {} are there", pool.generation)
+        }
+        PoolState::Invalid { reason } => reason.clone(),
+    };
+    BrokenPool { driver: pool.id.driver.to_owned(), pool: pool.id.pool.to_owned(), reason }
+}

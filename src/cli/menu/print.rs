@@ -1,0 +1,111 @@
+//! The menu for people. Pure.
+
+use super::offer::{Class, Machines, Menu};
+use crate::cli::table;
+
+/// Names of nodes shown in a row.
+const NODES: usize = 3;
+/// Broken pools told of.
+const POOLS: usize = 10;
+
+const NARROW: [&str; 9] =
+    ["CLASS", "NODES", "DEVICES", "FREE", "FAMILY", "GENERATION", "CORES", "MEMORY-GB", "ARCHITECTURE"];
+const WIDE: [&str; 6] = ["VENDOR", "MODEL", "DRIVER", "TAINTED", "EXTENDED-RESOURCE", "NODE-NAMES"];
+
+/// The table: a row for each class and kind of machine.
+pub(super) fn table(menu: &Menu) -> String {
+    if menu.classes.is_empty() {
+        return String::new();
+    }
+    table::render(NARROW, rows(menu).map(|(class, machines)| narrow(class, machines)))
+}
+
+/// The table with all that is known.
+pub(super) fn wide(menu: &Menu) -> String {
+    if menu.classes.is_empty() {
+        return String::new();
+    }
+    let rows = rows(menu).map(|(class, machines)| joined(narrow(class, machines), more(class, machines)));
+    table::render(joined(NARROW, WIDE), rows)
+}
+
+/// What else there is to say, a line each.
+pub(super) fn notes(menu: &Menu) -> Vec<String> {
+    let mut notes = Vec::new();
+    if menu.classes.is_empty() {
+        notes.push("No DeviceClasses found: create a DraDriverConfig with spec.deviceClasses.".to_owned());
+    }
+    let unknown =
+        |class: &Class| Some(format!("note: class {} may have more devices: {}", class.name, class.unknown.as_ref()?));
+    notes.extend(menu.classes.iter().filter_map(unknown));
+    let broken = menu.broken_pools.iter().take(POOLS);
+    notes.extend(
+        broken
+            .map(|one| format!("note: nothing is allocated from pool {} of {}: {}", one.pool, one.driver, one.reason)),
+    );
+    if menu.broken_pools.len() > POOLS {
+        notes.push(format!("note: … and from {} more pools", menu.broken_pools.len() - POOLS));
+    }
+    notes
+}
+
+/// A class without machines has a row too.
+fn rows(menu: &Menu) -> impl Iterator<Item = (&Class, Option<&Machines>)> {
+    menu.classes.iter().flat_map(|class| {
+        let machines = class.machines.iter().map(Some);
+        let none = class.machines.is_empty().then_some(None);
+        machines.chain(none).map(move |machines| (class, machines))
+    })
+}
+
+fn narrow(class: &Class, machines: Option<&Machines>) -> [String; 9] {
+    let Some(Machines { facts, devices, nodes, .. }) = machines else {
+        let count = if class.unknown.is_some() { "<unknown>" } else { "0" };
+        let mut row = std::array::from_fn(|_| String::new());
+        row[0].clone_from(&class.name);
+        row[1..4].fill(count.to_owned());
+        return row;
+    };
+    [
+        class.name.clone(),
+        nodes.len().to_string(),
+        devices.total.to_string(),
+        devices.free.to_string(),
+        facts.family.clone().unwrap_or_default(),
+        number(facts.generation),
+        number(facts.cores),
+        number(facts.memory_gb),
+        facts.architecture.clone().unwrap_or_default(),
+    ]
+}
+
+fn more(class: &Class, machines: Option<&Machines>) -> [String; 6] {
+    let resource = class.extended_resource_name.clone().unwrap_or_default();
+    let Some(Machines { driver, facts, devices, nodes }) = machines else {
+        let mut row = std::array::from_fn(|_| String::new());
+        row[4] = resource;
+        return row;
+    };
+    let more = nodes.len().checked_sub(NODES).filter(|more| *more > 0).map(|more| format!("… {more} more"));
+    let names: Vec<&str> = nodes.iter().take(NODES).map(String::as_str).chain(more.as_deref()).collect();
+    [
+        facts.vendor.clone().unwrap_or_default(),
+        facts.model.clone().unwrap_or_default(),
+        driver.clone(),
+        devices.tainted.to_string(),
+        resource,
+        names.join(","),
+    ]
+}
+
+fn number(value: Option<i64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn joined<T: Clone + Default>(a: [T; 9], b: [T; 6]) -> [T; 15] {
+    let mut cells = a.into_iter().chain(b);
+    std::array::from_fn(|_| cells.next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! The menu of made-up clusters.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cli::menu::offer::menu;
+
+/// A server whose devices are all alike, as one slice.
+struct Server {
+    name: &'static str,
+    vendor: &'static str,
+    family: &'static str,
+    generation: i64,
+    cores: i64,
+    memory_gb: i64,
+    architecture: &'static str,
+}
+
+const XEON_5: Server = Server {
+    name: "xeon5",
+    vendor: "Intel",
+    family: "Xeon",
+    generation: 5,
+    cores: 64,
+    memory_gb: 512,
+    architecture: "amd64",
+};
+const XEON_4: Server = Server { name: "xeon4", generation: 4, cores: 32, memory_gb: 256, ..XEON_5 };
+const XEON_SMALL: Server = Server { name: "small", generation: 3, cores: 8, memory_gb: 32, ..XEON_5 };
+const ARM: Server = Server {
+    name: "arm",
+    vendor: "Arm",
+    family: "Neoverse",
+    generation: 1,
+    cores: 80,
+    memory_gb: 256,
+    architecture: "arm64",
+};
+
+impl Server {
+    fn slice(&self, number: usize) -> Value {
+        let node = format!("{}-{number}", self.name);
+        let device = |core: i64| {
+            json!({"name": format!("core-0-{core}"), "attributes": {
+                "vendor": {"string": self.vendor}, "family": {"string": self.family}, "generation": {"int": self.generation},
+                "cores": {"int": self.cores}, "memoryGB": {"int": self.memory_gb}, "architecture": {"string": self.architecture},
+            }})
+        };
+        let devices: Vec<Value> = (0..self.cores).map(device).collect();
+        json!({"metadata": {"name": node}, "spec": {"driver": "dra.cpu", "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}})
+    }
+}
+
+fn class(name: &str, spec: &Value) -> Value {
+    let policy =
+        json!({"name": name, "preset": spec["preset"], "selectors": spec.get("selectors").unwrap_or(&json!([]))});
+    let spec = crate::policy::device_class(&serde_json::from_value(policy).unwrap(), "dra.cpu").unwrap();
+    json!({"metadata": {"name": name}, "spec": spec})
+}
+
+fn claim(node: &str, cores: std::ops::Range<usize>, more: &Value) -> Value {
+    let result = |core| {
+        let mut result = json!({"request": "r", "driver": "dra.cpu", "pool": node, "device": format!("core-0-{core}")});
+        result.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        result
+    };
+    let results: Vec<Value> = cores.map(result).collect();
+    json!({"metadata": {"name": "c"}, "spec": {}, "status": {"allocation": {"devices": {"results": results}}}})
+}
+
+fn typed<T: serde::de::DeserializeOwned>(values: impl IntoIterator<Item = Value>) -> Vec<T> {
+    values.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect()
+}
+
+fn fleet() -> Menu {
+    let classes = ["HighPerformance", "GeneralPurpose", "Arm", "Intel", "Amd"]
+        .map(|preset| class(&preset.to_lowercase(), &json!({"preset": preset})));
+    let mut slices = vec![XEON_5.slice(1), XEON_5.slice(2), XEON_4.slice(1), XEON_4.slice(2), XEON_SMALL.slice(1)];
+    slices.extend((1..=5).map(|number| ARM.slice(number)));
+    slices[4]["spec"]["devices"][0]["taints"] = json!([{"key": "dra.cpu/hot", "effect": "NoSchedule"}]);
+    slices[4]["spec"]["devices"][1]["taints"] = json!([{"key": "dra.cpu/warm", "effect": "None"}]);
+    let claims = [
+        claim("xeon5-1", 0..4, &json!({})),
+        claim("xeon5-2", 0..4, &json!({"adminAccess": true})),
+        claim("xeon4-1", 0..2, &json!({"shareID": "a"})),
+    ];
+    menu(&typed(classes), &typed(slices), &typed(claims))
+}
+
+#[test]
+fn a_fleet_is_shown_by_class_and_kind_of_machine() {
+    insta::assert_snapshot!(table(&fleet()));
+    assert_eq!(notes(&fleet()), Vec::<String>::new());
+}
+
+#[test]
+fn wide_shows_names_and_what_is_tainted() {
+    insta::assert_snapshot!(wide(&fleet()));
+}
+
+#[test]
+fn the_menu_as_yaml_says_the_same() {
+    let mut menu = fleet();
+    menu.classes.retain(|class| class.name == "highperformance");
+    insta::assert_snapshot!(serde_saphyr::to_string(&menu).unwrap());
+}
+
+#[test]
+fn what_cannot_be_told_is_unknown_and_said() {
+    let raw = r#"cel.bind(a, device.attributes["dra.cpu"], a.cores > 3)"#;
+    let classes = [class("bound", &json!({"preset": "Intel", "selectors": [raw]}))];
+    let menu = menu(&typed(classes), &typed([XEON_4.slice(1)]), &[]);
+    assert!(table(&menu).contains("bound   <unknown>   <unknown>   <unknown>   <none>"), "{}", table(&menu));
+    let [note] = &notes(&menu)[..] else { panic!("one note") };
+    assert!(
+        note.starts_with("note: class bound may have more devices: only Kubernetes can evaluate the selector"),
+        "{note}"
+    );
+}
+
+#[test]
+fn broken_pools_offer_nothing_and_are_told() {
+    let mut slices: Vec<Value> = (10..22).map(|number| XEON_4.slice(number)).collect();
+    for slice in &mut slices {
+        slice["spec"]["pool"]["resourceSliceCount"] = json!(2);
+    }
+    let menu = menu(&typed([class("intel", &json!({"preset": "Intel"}))]), &typed(slices), &[]);
+    assert!(table(&menu).contains("intel   0       0         0"), "{}", table(&menu));
+    let notes = notes(&menu);
+    assert_eq!(notes.len(), 11);
+    assert_eq!(
+        notes[0],
+        "note: nothing is allocated from pool xeon4-10 of dra.cpu: 1 of 2 slices of generation 1 are there"
+    );
+    assert_eq!(notes[10], "note: … and from 2 more pools");
+}
+
+#[test]
+fn an_empty_cluster_says_what_to_do() {
+    let menu = menu(&[], &[], &[]);
+    assert_eq!((table(&menu), wide(&menu)), (String::new(), String::new()));
+    assert_eq!(notes(&menu), ["No DeviceClasses found: create a DraDriverConfig with spec.deviceClasses."]);
+}
