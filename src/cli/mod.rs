@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod connect;
+mod controller;
 mod crd;
 mod devices;
 mod discover;
@@ -13,6 +14,7 @@ mod logging;
 mod menu;
 mod node_plugin;
 mod render;
+mod stop;
 mod table;
 
 /// The Kubernetes operator for Dynamic Resource Allocation.
@@ -25,6 +27,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Serve every DraDriverConfig of the cluster.
+    Controller(controller::Args),
     /// Print the CustomResourceDefinition of DraDriverConfig.
     Crd(crd::Args),
     /// Show the devices of this machine, or of a recorded one.
@@ -40,6 +44,7 @@ enum Verb {
 /// Reads the command line and does what it says; errors go to standard error, with every cause.
 pub fn run() -> ExitCode {
     let done = match Cli::parse().verb {
+        Verb::Controller(args) => controller::run(&args),
         Verb::Crd(args) => crd::run(&args),
         Verb::Discover(args) => discover::run(&args),
         Verb::Menu(args) => menu::run(&args),

@@ -7,10 +7,8 @@ use anyhow::{Context as _, ensure};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
-use super::{granularity, logging::Logging};
+use super::{granularity, logging::Logging, stop};
 use crate::{
     api::{CpuDriver as Defaults, Granularity},
     drivers::{Driver, cpu::CpuDriver},
@@ -115,7 +113,7 @@ async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
     let metrics = PluginMetrics::new(&mut registry);
     let health = Arc::new(Health::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
     let plugin = NodePlugin { settings, driver: Arc::new(driver), client, health: Arc::clone(&health), metrics };
-    let stop = stop_on_signal()?;
+    let stop = stop::on_signal()?;
     let http = async {
         match args.http_address()? {
             Some(address) => serve(address, health, registry).await.context("HTTP"),
@@ -175,19 +173,4 @@ impl Args {
         let parsed = self.http_bind.parse();
         parsed.map(Some).with_context(|| format!("--http-bind {:?} is no address such as 0.0.0.0:8081", self.http_bind))
     }
-}
-
-/// Cancelled at SIGTERM or SIGINT.
-fn stop_on_signal() -> anyhow::Result<CancellationToken> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let stop = CancellationToken::new();
-    let stopping = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
-        stopping.cancel();
-    });
-    Ok(stop)
 }

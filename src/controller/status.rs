@@ -61,8 +61,10 @@ pub fn status(facts: &Facts<'_>) -> DraDriverConfigStatus {
         });
         class.reason = match block {
             Some(block) => Some(block_reason(block).as_str().into()),
-            None if class.devices == 0 && facts.usage.devices.total > 0 => Some("MatchesNothing".into()),
-            None => None,
+            None if class.devices == 0 && class.reason.is_none() && facts.usage.devices.total > 0 => {
+                Some("MatchesNothing".into())
+            }
+            None => class.reason.take(),
         };
     }
     DraDriverConfigStatus {
@@ -208,4 +210,21 @@ pub fn overlap_message(older: &DraDriverConfig, why: &str) -> String {
         older.name_any(),
         older.spec.driver_name()
     )
+}
+
+/// The status of an object that the API server took and that cannot be read all the same.
+pub fn invalid(
+    before: &DraDriverConfigStatus,
+    generation: Option<i64>,
+    error: &str,
+    now: Timestamp,
+) -> DraDriverConfigStatus {
+    let message = format!("the object cannot be read: {error}; nothing made for it is changed until it is mended");
+    let stated = [(ConditionType::Ready, false), (ConditionType::Stalled, true)]
+        .map(|(type_, status)| state(type_, (Some(status), Reason::InvalidObject, message.clone())));
+    DraDriverConfigStatus {
+        observed_generation: generation,
+        conditions: conditions::next(&before.conditions, stated.into(), generation, now),
+        ..before.clone()
+    }
 }

@@ -1,0 +1,86 @@
+//! `dra-operator controller`: serves every DraDriverConfig of the cluster. IO: the API server, a TCP port.
+
+use std::{net::SocketAddr, process::ExitCode, sync::Arc};
+
+use anyhow::{Context as _, bail};
+use clap::Args as ClapArgs;
+use kube::{Client, Config};
+use prometheus_client::registry::Registry;
+
+use super::{logging::Logging, stop};
+use crate::controller::{
+    build::Settings,
+    http::{Health, serve},
+    metrics::Metrics,
+    run::Operator,
+};
+
+/// Arguments of `controller`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The operator's namespace: node plugins go there.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "dra-operator")]
+    namespace: String,
+    /// The own pod, for leader election.
+    #[arg(long, env = "POD_NAME")]
+    pod_name: Option<String>,
+    /// The node plugin's image where an object names none.
+    #[arg(long, value_name = "IMAGE", env = "NODE_PLUGIN_IMAGE")]
+    node_plugin_image: String,
+    /// Address of /healthz, /readyz and /metrics; empty for none.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
+    http_bind: String,
+    /// Whether one of several instances is to lead. Needs --pod-name.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    leader_elect: bool,
+    #[command(flatten)]
+    logging: Logging,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.logging.begin();
+    // One thread: the work is waiting, and a thread more is memory.
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(control(args))
+}
+
+async fn control(args: &Args) -> anyhow::Result<ExitCode> {
+    let pod = match (&args.pod_name, args.leader_elect) {
+        (Some(pod), true) => Some(pod.clone()),
+        (None, true) => bail!("leader election needs the own pod's name: set POD_NAME, or give --leader-elect=false"),
+        (_, false) => None,
+    };
+    let config = Config::infer().await.context("cannot find the cluster: run in a pod, or set KUBECONFIG")?;
+    let client = Client::try_from(config).context("cannot make a client of the cluster's configuration")?;
+    let mut registry = Registry::default();
+    let health = Arc::new(Health::default());
+    let operator = Operator {
+        client,
+        settings: Settings { namespace: args.namespace.clone(), image: args.node_plugin_image.clone() },
+        pod,
+        metrics: Metrics::new(&mut registry),
+        health: Arc::clone(&health),
+    };
+    let stop = stop::on_signal()?;
+    let http = async {
+        match args.http_address()? {
+            Some(address) => serve(address, health, registry).await.context("HTTP"),
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        done = operator.run(stop) => done?,
+        served = http => served?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn http_address(&self) -> anyhow::Result<Option<SocketAddr>> {
+        if self.http_bind.is_empty() {
+            return Ok(None);
+        }
+        let parsed = self.http_bind.parse();
+        parsed.map(Some).with_context(|| format!("--http-bind {:?} is no address such as 0.0.0.0:8080", self.http_bind))
+    }
+}

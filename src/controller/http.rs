@@ -1,0 +1,143 @@
+//! `/healthz`, `/readyz` and `/metrics`. IO: a TCP port.
+//!
+//! Healthy is a controller whose loop turns: its heart beats in the very stream that brings work to the loop. Ready is one
+//! that leads with every cache filled, or stands by.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
+use prometheus_client::registry::Registry;
+
+/// Between two beats.
+pub const BEAT: Duration = Duration::from_secs(5);
+/// Without a beat for so long the loop is taken to hang; longer than the client waits for an answer.
+const SILENCE: Duration = Duration::from_mins(3);
+
+/// How the process does.
+#[derive(Debug)]
+pub struct Health {
+    start: Instant,
+    last_beat: AtomicU64,
+    phase: AtomicU64,
+}
+
+/// How far the process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not yet anything.
+    Starting = 0,
+    /// Another instance leads.
+    StandingBy = 1,
+    /// Leads; caches are being filled.
+    Filling = 2,
+    /// Leads, and reconciles.
+    Leading = 3,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self { start: Instant::now(), last_beat: AtomicU64::new(0), phase: AtomicU64::new(Phase::Starting as u64) }
+    }
+}
+
+impl Health {
+    /// The loop turns.
+    pub fn beat(&self) {
+        self.last_beat.store(self.start.elapsed().as_secs(), Ordering::Relaxed);
+    }
+
+    /// The process is so far.
+    pub fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u64, Ordering::Relaxed);
+    }
+
+    fn silence(&self) -> Duration {
+        let last = Duration::from_secs(self.last_beat.load(Ordering::Relaxed));
+        self.start.elapsed().saturating_sub(last)
+    }
+
+    fn healthz(&self) -> (StatusCode, String) {
+        let silence = self.silence();
+        if silence < SILENCE {
+            (StatusCode::OK, "ok\n".into())
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("the loop has not turned for {} s\n", silence.as_secs()))
+        }
+    }
+
+    fn readyz(&self) -> (StatusCode, &'static str) {
+        match self.phase.load(Ordering::Relaxed) {
+            1 => (StatusCode::OK, "ok: another instance leads\n"),
+            2 => (StatusCode::SERVICE_UNAVAILABLE, "caches are being filled\n"),
+            3 => (StatusCode::OK, "ok: leads\n"),
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
+        }
+    }
+}
+
+/// The port cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve HTTP on {address}: {source}; choose another with --http-bind")]
+pub struct ServeError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Serves until dropped.
+pub async fn serve(address: SocketAddr, health: Arc<Health>, registry: Registry) -> Result<(), ServeError> {
+    let error = |source| ServeError { address, source };
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(error)?;
+    let router = Router::new()
+        .route("/healthz", get(async |State(health): State<Arc<Health>>| health.healthz()))
+        .route("/readyz", get(async |State(health): State<Arc<Health>>| health.readyz()))
+        .with_state(health)
+        .route("/metrics", get(metrics).with_state(Arc::new(registry)));
+    axum::serve(listener, router).await.map_err(error)
+}
+
+async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &registry) {
+        Ok(()) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            (StatusCode::OK, [("content-type", kind)], text)
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [("content-type", "text/plain")], error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_is_who_leads_with_full_caches_or_stands_by() {
+        let health = Health::default();
+        let ready = |phase| {
+            health.enter(phase);
+            health.readyz().0 == StatusCode::OK
+        };
+        assert_eq!(
+            [Phase::Starting, Phase::StandingBy, Phase::Filling, Phase::Leading].map(ready),
+            [false, true, false, true]
+        );
+    }
+
+    #[test]
+    fn a_loop_that_no_longer_turns_is_not_healthy() {
+        let mut health = Health::default();
+        assert_eq!(health.healthz().0, StatusCode::OK);
+        let Some(earlier) = health.start.checked_sub(SILENCE + BEAT) else { return };
+        health.start = earlier;
+        assert_eq!(health.healthz().0, StatusCode::SERVICE_UNAVAILABLE);
+        health.beat();
+        assert_eq!(health.healthz().0, StatusCode::OK);
+    }
+}

@@ -1,0 +1,192 @@
+//! Which of several instances leads: who made the Lease, for as long as its pod lives. IO: the Kubernetes API.
+//!
+//! The Lease is owned by the leader's pod and is never renewed: a quiet controller writes nothing. It goes with a graceful
+//! stop at once, and with its pod by garbage collection; a candidate also takes it away when the pod is over, or is being
+//! deleted on a node that no longer reports. Making it is atomic, so that no two instances have it, and no clocks are
+//! compared. (The field calls this "leader for life".)
+
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use k8s_openapi::{
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::{Node, Pod},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, PostParams, Preconditions},
+    runtime::{WatchStreamExt, watcher},
+};
+use tokio::time::{sleep, timeout};
+
+/// Name of the Lease.
+pub const LEASE: &str = "dra-operator";
+/// Between looks at a leader that may be over.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Leadership that cannot be sought.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} for leader election: {error}")]
+pub struct Error {
+    what: String,
+    error: kube::Error,
+}
+
+/// A candidate.
+pub struct Candidate {
+    leases: Api<Lease>,
+    pods: Api<Pod>,
+    nodes: Api<Node>,
+    pod: String,
+    uid: String,
+}
+
+impl Candidate {
+    /// The instance in pod `pod`.
+    pub async fn new(client: &Client, namespace: &str, pod: &str) -> Result<Self, Error> {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let own = pods.get(pod).await.map_err(error(&format!("read the own pod {namespace}/{pod}")))?;
+        Ok(Self {
+            leases: Api::namespaced(client.clone(), namespace),
+            pods,
+            nodes: Api::all(client.clone()),
+            pod: pod.to_owned(),
+            uid: own.uid().unwrap_or_default(),
+        })
+    }
+
+    /// Waits until this instance leads. `stand_by` is told when another does.
+    pub async fn lead(&self, stand_by: impl Fn()) -> Result<(), Error> {
+        loop {
+            match self.leases.create(&PostParams::default(), &self.lease()).await {
+                Ok(_) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(failed) => {
+                    tracing::warn!(error = %failed, "the Lease cannot be made; it is tried again");
+                    sleep(LOOK).await;
+                    continue;
+                }
+            }
+            let read = self.leases.get_opt(LEASE).await.map_err(error("read the Lease"))?;
+            let Some(lease) = read else { continue };
+            if self.is_ours(&lease) {
+                // The container started again in the same pod.
+                return Ok(());
+            }
+            stand_by();
+            if self.is_over(&lease).await {
+                tracing::info!(leader = holder(&lease), "the leader is over; taking its Lease away");
+                self.remove(&lease).await;
+            } else {
+                // Its deletion is an event; a leader that is over without one is looked for in between.
+                timeout(LOOK, self.changed(false)).await.ok();
+            }
+        }
+    }
+
+    /// Returns when the Lease is no longer this instance's.
+    pub async fn lost(&self) {
+        self.changed(true).await;
+    }
+
+    /// Gives the Lease back, if it is this instance's.
+    pub async fn resign(&self) {
+        match self.leases.get_opt(LEASE).await {
+            Ok(Some(lease)) if self.is_ours(&lease) => self.remove(&lease).await,
+            _ => {}
+        }
+    }
+
+    /// Returns when the Lease is gone, or is (not) ours against expectation.
+    async fn changed(&self, ours: bool) {
+        let config = watcher::Config::default().fields(&format!("metadata.name={LEASE}"));
+        let mut events = std::pin::pin!(watcher(self.leases.clone(), config).default_backoff());
+        let mut listed = false;
+        loop {
+            match events.try_next().await {
+                Ok(Some(watcher::Event::Init)) => listed = false,
+                Ok(Some(watcher::Event::InitApply(lease) | watcher::Event::Apply(lease))) => {
+                    listed = true;
+                    if self.is_ours(&lease) != ours {
+                        return;
+                    }
+                }
+                Ok(Some(watcher::Event::InitDone)) if listed => {}
+                Ok(Some(watcher::Event::InitDone | watcher::Event::Delete(_)) | None) => return,
+                Err(failed) => tracing::warn!(error = %failed, "watch the Lease; it is tried again"),
+            }
+        }
+    }
+
+    fn lease(&self) -> Lease {
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(LEASE.into()),
+                owner_references: Some(vec![OwnerReference {
+                    api_version: "v1".into(),
+                    kind: "Pod".into(),
+                    name: self.pod.clone(),
+                    uid: self.uid.clone(),
+                    ..OwnerReference::default()
+                }]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.pod.clone()),
+                acquire_time: Some(MicroTime(jiff::Timestamp::now())),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    fn is_ours(&self, lease: &Lease) -> bool {
+        owner(lease) == Some(self.uid.as_str())
+    }
+
+    async fn is_over(&self, lease: &Lease) -> bool {
+        let pod = match self.pods.get_opt(&holder(lease)).await {
+            Ok(pod) => pod,
+            Err(failed) => {
+                tracing::warn!(error = %failed, "read the leader's pod; it is tried again");
+                return false;
+            }
+        };
+        let Some(pod) = pod.filter(|pod| pod.uid().as_deref() == owner(lease)) else { return true };
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Failed" | "Succeeded")) {
+            return true;
+        }
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else { return false };
+        pod.metadata.deletion_timestamp.is_some() && !self.is_up(node).await
+    }
+
+    async fn is_up(&self, node: &str) -> bool {
+        let Ok(node) = self.nodes.get_opt(node).await else { return true };
+        node.and_then(|node| node.status?.conditions)
+            .is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+    }
+
+    async fn remove(&self, lease: &Lease) {
+        let preconditions = Preconditions { uid: lease.uid(), resource_version: lease.resource_version() };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        if let Err(failed) = self.leases.delete(LEASE, &parameters).await {
+            tracing::warn!(error = %failed, "the Lease cannot be taken away");
+        }
+    }
+}
+
+fn owner(lease: &Lease) -> Option<&str> {
+    lease.metadata.owner_references.iter().flatten().next().map(|owner| owner.uid.as_str())
+}
+
+fn holder(lease: &Lease) -> String {
+    lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default()
+}
+
+fn error(what: &str) -> impl FnOnce(kube::Error) -> Error {
+    let what = what.to_owned();
+    move |error| Error { what, error }
+}

@@ -1,0 +1,188 @@
+//! The controller's life: lead, fill the caches, reconcile until told to stop. IO: the Kubernetes API.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures::{Stream, StreamExt};
+use kube::{
+    Api, Client,
+    runtime::{
+        Controller,
+        controller::Config as Tuning,
+        events::{Recorder, Reporter},
+        watcher,
+    },
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::{interval, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    apply::{FIELD_MANAGER, Writer},
+    build::Settings,
+    http::{BEAT, Health, Phase},
+    leader::{self, Candidate},
+    metrics::Metrics,
+    observe::{Caches, Changes},
+    preflight,
+    reconcile::{Context, Guarded, on_error, reconcile},
+};
+
+/// Changes that come closer together are looked at together.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// Between questions for an API that is missing.
+const ASK_AGAIN: Duration = Duration::from_secs(15);
+
+/// What the controller is run with.
+pub struct Operator {
+    /// The API.
+    pub client: Client,
+    /// What is not in the objects.
+    pub settings: Settings,
+    /// The own pod, where there is to be an election.
+    pub pod: Option<String>,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// How the process does.
+    pub health: Arc<Health>,
+}
+
+/// The controller ended for another reason than that it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Leadership cannot be sought.
+    #[error(transparent)]
+    Election(#[from] leader::Error),
+    /// Another instance leads now.
+    #[error("the Lease {} was taken away: another instance may lead, starting over", leader::LEASE)]
+    Lost,
+}
+
+impl Operator {
+    /// Runs until `stop`.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+        let Some(pod) = self.pod.clone() else {
+            self.work(stop).await;
+            return Ok(());
+        };
+        // Standing by is no work: the heart beats by itself.
+        let beats = self.beats();
+        let candidate = Candidate::new(&self.client, &self.settings.namespace, &pod).await?;
+        let leads = candidate.lead(|| self.health.enter(Phase::StandingBy));
+        tokio::select! {
+            leads = leads => leads?,
+            () = stop.cancelled() => return Ok(()),
+            () = beats.for_each(async |()| {}) => {}
+        }
+        tracing::info!(pod, "leads");
+        let done = tokio::select! {
+            () = self.work(stop) => Ok(()),
+            () = candidate.lost() => Err(Error::Lost),
+        };
+        candidate.resign().await;
+        done
+    }
+
+    async fn work(&self, stop: CancellationToken) {
+        self.metrics.leader.set(1);
+        self.health.enter(Phase::Filling);
+        let (caches, changes) = Caches::new(&self.client, &self.settings.namespace);
+        let (asked, lacks) = watch::channel(None);
+        let news = Arc::new(Notify::new());
+        let configs: Api<Guarded> = Api::all(self.client.clone());
+        let controller = Controller::new(configs, watcher::Config::default())
+            .with_config(Tuning::default().concurrency(1))
+            .reconcile_all_on(coalesced(Arc::clone(&news)))
+            // Polled by the loop itself: while it turns, the heart beats. Nothing is reconciled for it.
+            .reconcile_all_on(self.beats().filter(|()| std::future::ready(false)))
+            .graceful_shutdown_on(stop.cancelled_owned());
+        let context = Arc::new(Context {
+            writer: Writer {
+                client: self.client.clone(),
+                namespace: self.settings.namespace.clone(),
+                metrics: self.metrics.clone(),
+            },
+            settings: self.settings.clone(),
+            caches: caches.clone(),
+            configs: controller.store(),
+            lacks,
+            recorder: Recorder::new(
+                self.client.clone(),
+                Reporter { controller: FIELD_MANAGER.into(), instance: self.pod.clone() },
+            ),
+            remembered: HashMap::new().into(),
+        });
+        let reconciles = controller.run(reconcile, on_error, context).for_each(async |done| {
+            if let Err(error) = done {
+                tracing::debug!(%error, "controller");
+            }
+        });
+        tokio::select! {
+            () = reconciles => {}
+            () = self.follow(changes, &caches, &news) => {}
+            () = self.ask(&asked, &news) => {}
+        }
+    }
+
+    /// Keeps the caches filled, and tells of changes.
+    async fn follow(&self, mut changes: Changes, caches: &Caches, news: &Notify) {
+        let mut filled = false;
+        while let Some(change) = changes.next().await {
+            match change {
+                Ok(()) => news.notify_one(),
+                Err(error) => {
+                    self.metrics.failed("watch");
+                    tracing::warn!(%error, "watch");
+                }
+            }
+            if !filled && caches.are_ready() {
+                filled = true;
+                self.health.enter(Phase::Leading);
+                tracing::info!("caches are filled");
+            }
+        }
+    }
+
+    /// Asks whether the cluster has what is needed, until it has.
+    async fn ask(&self, lacks: &watch::Sender<Option<String>>, news: &Notify) {
+        loop {
+            match preflight::lacks(&self.client).await {
+                Ok(found) => {
+                    let passed = found.is_none();
+                    if lacks.send_if_modified(|known| std::mem::replace(known, found.clone()) != found) {
+                        news.notify_one();
+                    }
+                    if passed {
+                        return std::future::pending().await;
+                    }
+                    // Watches of what is missing never fill their caches: there is nothing to wait for.
+                    self.health.enter(Phase::Leading);
+                }
+                Err(error) => tracing::warn!(%error, "ask which APIs there are; it is tried again"),
+            }
+            sleep(ASK_AGAIN).await;
+        }
+    }
+
+    fn beats(&self) -> impl Stream<Item = ()> + Send + use<> {
+        let health = Arc::clone(&self.health);
+        futures::stream::unfold(interval(BEAT), move |mut interval| {
+            let health = Arc::clone(&health);
+            async move {
+                interval.tick().await;
+                health.beat();
+                Some(((), interval))
+            }
+        })
+    }
+}
+
+/// One item for all news within a moment: a busy cluster delays nothing for ever, as a debounce would.
+fn coalesced(news: Arc<Notify>) -> impl Stream<Item = ()> + Send {
+    futures::stream::unfold(news, async |news| {
+        news.notified().await;
+        sleep(TOGETHER).await;
+        Some(((), news))
+    })
+}
