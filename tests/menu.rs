@@ -1,5 +1,7 @@
 //! `menu` where there is no menu: what it says when the cluster cannot be asked.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::{TcpListener, TcpStream},
