@@ -14,70 +14,13 @@ use std::{
     sync::Arc,
 };
 
-use serde::{Deserialize, Serialize};
+mod known;
 
-use super::placement::Placement;
+pub(super) use known::{Change, Kept, Observed, Use};
+
+use self::known::{Attempts, Known};
+use super::placement::{Placement, without_claim};
 use crate::host::cpuset::CpuSet;
-
-/// What a container is to this driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    /// It uses claims, and gets this.
-    Claim(Placement),
-    /// It uses none.
-    Free,
-    /// It runs with a claim that cannot be honoured.
-    Refused,
-}
-
-/// A container that the runtime has, as it told at synchronisation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Observed {
-    pub id: String,
-    pub usage: Use,
-    /// What it has; `None` if that cannot be read.
-    pub placement: Option<Placement>,
-}
-
-/// What is remembered of a container that is kept to less than it had, over restarts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
-    /// What it had before.
-    pub before: Placement,
-    /// What it may have been given since: found with anything else, it has that from somebody else.
-    pub given: Vec<Placement>,
-}
-
-/// A change to one container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    pub id: String,
-    pub placement: Arc<Placement>,
-}
-
-#[derive(Debug)]
-struct Known {
-    usage: Use,
-    /// What it has without us.
-    before: Arc<Placement>,
-    /// What it has now, as far as the runtime confirmed.
-    has: Arc<Placement>,
-    /// What the runtime was asked to give it and has not confirmed.
-    asked: Option<Arc<Placement>>,
-    /// The runtime can find it: before that, an update of it would be lost without a word.
-    updatable: bool,
-    /// To be given its placement even if it seems to have it.
-    reassert: bool,
-    /// Updates of several failed, so it is tried alone; then it failed alone, and is not tried until later.
-    attempts: Attempts,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempts {
-    WithOthers,
-    Alone,
-    Failed,
-}
 
 /// All containers of the runtime.
 #[derive(Debug, Default)]
@@ -400,19 +343,6 @@ impl Containers {
                 })
             }
         }
-    }
-}
-
-/// What a container without a claim should have.
-fn without_claim(before: &CpuSet, share: &CpuSet, has: &CpuSet, everything: &CpuSet) -> CpuSet {
-    let both = before.intersection(share);
-    match (before.is_empty(), share.is_empty()) {
-        (true, false) => share.clone(),
-        (false, false) if !both.is_empty() => both,
-        (false, _) => before.clone(),
-        // Never touched.
-        (true, true) if has.is_empty() => CpuSet::new(),
-        (true, true) => everything.clone(),
     }
 }
 

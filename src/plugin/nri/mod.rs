@@ -2,7 +2,7 @@
 //! the edge.
 //!
 //! One task keeps one connection. The runtime asks before it creates or changes a container, and is asked to change
-//! those that exist when claims come and go ([`session`]). What each container should have is decided in `containers`,
+//! those that exist when claims come and go (`session`). What each container should have is decided in `containers`,
 //! from what the runtime told and what [`Grants`](super::grants::Grants) says.
 //!
 //! # Which container uses which claim
@@ -27,18 +27,18 @@
 //!   container and names both.
 //! - The sandbox container of a pod is not subject to NRI. Nor are containers outside Kubernetes' namespace.
 
-pub mod connection;
+mod connection;
 mod containers;
 #[cfg(test)]
 mod fake_runtime;
 mod kept;
 mod messages;
-pub mod mux;
+mod mux;
 mod placement;
 #[cfg(test)]
 mod recorded;
 mod service;
 mod session;
-pub mod ttrpc;
+mod ttrpc;
 
 pub use session::{Settings, run};

@@ -72,3 +72,16 @@ impl From<Grant> for Placement {
         Self { cpus: grant.cpus, memory_nodes: grant.memory_nodes }
     }
 }
+
+/// What a container without a claim should have.
+pub(super) fn without_claim(before: &CpuSet, share: &CpuSet, has: &CpuSet, everything: &CpuSet) -> CpuSet {
+    let both = before.intersection(share);
+    match (before.is_empty(), share.is_empty()) {
+        (true, false) => share.clone(),
+        (false, false) if !both.is_empty() => both,
+        (false, _) => before.clone(),
+        // Never touched.
+        (true, true) if has.is_empty() => CpuSet::new(),
+        (true, true) => everything.clone(),
+    }
+}

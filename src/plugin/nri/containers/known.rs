@@ -1,0 +1,69 @@
+//! What is known of one container, and what is told of it. Pure.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plugin::nri::placement::Placement;
+
+/// What a container is to this driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::plugin::nri) enum Use {
+    /// It uses claims, and gets this.
+    Claim(Placement),
+    /// It uses none.
+    Free,
+    /// It runs with a claim that cannot be honoured.
+    Refused,
+}
+
+/// A container that the runtime has, as it told at synchronisation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::plugin::nri) struct Observed {
+    pub id: String,
+    pub usage: Use,
+    /// What it has; `None` if that cannot be read.
+    pub placement: Option<Placement>,
+}
+
+/// What is remembered of a container that is kept to less than it had, over restarts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::plugin::nri) struct Kept {
+    /// What it had before.
+    pub before: Placement,
+    /// What it may have been given since: found with anything else, it has that from somebody else.
+    pub given: Vec<Placement>,
+}
+
+/// A change to one container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::plugin::nri) struct Change {
+    pub id: String,
+    pub placement: Arc<Placement>,
+}
+
+/// What is known of a container.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub usage: Use,
+    /// What it has without us.
+    pub before: Arc<Placement>,
+    /// What it has now, as far as the runtime confirmed.
+    pub has: Arc<Placement>,
+    /// What the runtime was asked to give it and has not confirmed.
+    pub asked: Option<Arc<Placement>>,
+    /// The runtime can find it: before that, an update of it would be lost without a word.
+    pub updatable: bool,
+    /// To be given its placement even if it seems to have it.
+    pub reassert: bool,
+    /// Updates of several failed, so it is tried alone; then it failed alone, and is not tried until later.
+    pub attempts: Attempts,
+}
+
+/// How a container is to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attempts {
+    WithOthers,
+    Alone,
+    Failed,
+}
