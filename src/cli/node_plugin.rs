@@ -174,3 +174,54 @@ impl Args {
         parsed.map(Some).with_context(|| format!("--http-bind {:?} is no address such as 0.0.0.0:8081", self.http_bind))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches as _};
+
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        let command = Args::augment_args(Command::new("node-plugin"));
+        let words = ["node-plugin"].into_iter().chain(line.split_whitespace());
+        command.try_get_matches_from(words).and_then(|found| Args::from_arg_matches(&found))
+    }
+
+    #[test]
+    fn the_state_is_kept_in_the_kubelets_directory_of_the_driver() {
+        let args = parse("--node-name n --kubelet-root-dir /k --driver-name dra.x cpu").unwrap();
+        let settings = args.settings(true).unwrap();
+        assert_eq!(settings.state_dir, PathBuf::from("/k/plugins/dra.x"));
+        assert_eq!(settings.nri_socket, Some(PathBuf::from("/var/run/nri/nri.sock")));
+        assert_eq!(args.settings(false).unwrap().nri_socket, None);
+    }
+
+    #[test]
+    fn logging_can_be_said_after_the_kind_too() {
+        assert!(
+            parse("--node-name n cpu --granularity Thread --pinning None --log-level debug --log-format json").is_ok()
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_to_write() {
+        for (line, message) in [
+            ("--node-name n --driver-name ../x cpu", "--driver-name \"../x\" is no DNS subdomain"),
+            ("--node-name n --driver-name a..b cpu", "is no DNS subdomain"),
+            ("--node-name= cpu", "--node-name is empty"),
+        ] {
+            let error = parse(line).unwrap().settings(true).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+        for (line, message) in [
+            ("--node-name n cpu --granularity Half", "write Core or Thread"),
+            ("--node-name n cpu --reserved-cpus 3-1", "runs backwards"),
+            ("--node-name n cpu --pinning Maybe", "NRI, None"),
+        ] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+        let args = parse("--node-name n --http-bind here cpu").unwrap();
+        assert!(args.http_address().unwrap_err().to_string().contains("--http-bind \"here\" is no address"));
+        assert_eq!(parse("--node-name n --http-bind= cpu").unwrap().http_address().unwrap(), None);
+    }
+}

@@ -390,3 +390,6 @@ fn token() -> Result<String, ClaimError> {
     let low = getrandom::u64().map_err(ClaimError::Random)?;
     Ok(format!("{high:016x}{low:016x}"))
 }
+
+#[cfg(test)]
+mod tests;

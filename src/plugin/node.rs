@@ -303,6 +303,6 @@ async fn follow<T>(values: &mut watch::Receiver<T>, tell: impl Fn(&T)) -> Infall
 }
 
 #[cfg(test)]
-mod fixture;
+pub(super) mod fixture;
 #[cfg(test)]
 mod tests;

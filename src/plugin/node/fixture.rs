@@ -27,10 +27,10 @@ use crate::{
 };
 
 /// `core-<n>` is CPU n.
-pub(super) struct FakeDriver(Inventory);
+pub(in crate::plugin) struct FakeDriver(Inventory);
 
 impl FakeDriver {
-    pub(super) fn new(cores: usize) -> Self {
+    pub(in crate::plugin) fn new(cores: usize) -> Self {
         let device = |n| Device { name: format!("core-{n}"), ..Device::default() };
         Self(Inventory { devices: (0..cores).map(device).collect(), warnings: vec![] })
     }
@@ -62,13 +62,13 @@ impl Driver for FakeDriver {
 }
 
 /// A machine: its directories, and the API server.
-pub(super) struct Machine {
-    pub(super) root: tempfile::TempDir,
-    pub(super) api: FakeApi,
+pub(in crate::plugin) struct Machine {
+    pub(in crate::plugin) root: tempfile::TempDir,
+    pub(in crate::plugin) api: FakeApi,
 }
 
 impl Machine {
-    pub(super) fn new() -> Self {
+    pub(in crate::plugin) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("kubelet/plugins_registry")).unwrap();
         let api = FakeApi::default();
@@ -76,27 +76,27 @@ impl Machine {
         Self { root, api }
     }
 
-    pub(super) fn cdi(&self) -> PathBuf {
+    pub(in crate::plugin) fn cdi(&self) -> PathBuf {
         self.root.path().join("cdi")
     }
 
-    pub(super) fn state(&self) -> PathBuf {
+    pub(in crate::plugin) fn state(&self) -> PathBuf {
         self.root.path().join("kubelet/plugins/dra.cpu")
     }
 
-    pub(super) fn registry(&self) -> PathBuf {
+    pub(in crate::plugin) fn registry(&self) -> PathBuf {
         self.root.path().join("kubelet/plugins_registry")
     }
 
-    pub(super) fn checkpoint(&self) -> PathBuf {
+    pub(in crate::plugin) fn checkpoint(&self) -> PathBuf {
         self.state().join("checkpoint.json")
     }
 
-    pub(super) fn cdi_files(&self) -> Vec<String> {
+    pub(in crate::plugin) fn cdi_files(&self) -> Vec<String> {
         names(&self.cdi())
     }
 
-    pub(super) fn settings(&self, pod_uid: Option<&str>) -> NodeSettings {
+    pub(in crate::plugin) fn settings(&self, pod_uid: Option<&str>) -> NodeSettings {
         NodeSettings {
             driver_name: "dra.cpu".into(),
             node_name: "node-1".into(),
@@ -110,7 +110,7 @@ impl Machine {
     }
 
     /// Puts an allocated claim into the API: `apps/<name>` with UID `uid-<name>`.
-    pub(super) fn allocate(&self, name: &str, devices: &[&str], config: &Value) -> dra::Claim {
+    pub(in crate::plugin) fn allocate(&self, name: &str, devices: &[&str], config: &Value) -> dra::Claim {
         let result =
             |device: &&str| json!({"driver": "dra.cpu", "pool": "node-1", "device": device, "request": "main"});
         let results: Vec<Value> = devices.iter().map(result).collect();
@@ -129,11 +129,11 @@ impl Machine {
     }
 
     /// Starts an instance.
-    pub(super) fn start(&self, pod_uid: Option<&str>) -> Running {
+    pub(in crate::plugin) fn start(&self, pod_uid: Option<&str>) -> Running {
         self.start_with(self.settings(pod_uid))
     }
 
-    pub(super) fn start_with(&self, settings: NodeSettings) -> Running {
+    pub(in crate::plugin) fn start_with(&self, settings: NodeSettings) -> Running {
         let health = Arc::new(Health::of(&NodePlugin::parts(false, settings.nri_socket.is_some())));
         let stop = CancellationToken::new();
         let sockets = settings.sockets().unwrap();
@@ -150,11 +150,11 @@ impl Machine {
     }
 }
 
-pub(super) fn claim_path(name: &str) -> String {
+pub(in crate::plugin) fn claim_path(name: &str) -> String {
     format!("/apis/resource.k8s.io/v1/namespaces/apps/resourceclaims/{name}")
 }
 
-pub(super) fn names(directory: &Path) -> Vec<String> {
+pub(in crate::plugin) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
@@ -162,16 +162,16 @@ pub(super) fn names(directory: &Path) -> Vec<String> {
 }
 
 /// An instance that runs.
-pub(super) struct Running {
-    pub(super) health: Arc<Health>,
-    pub(super) stop: CancellationToken,
-    pub(super) sockets: SocketPaths,
-    pub(super) task: JoinHandle<Result<(), NodeError>>,
+pub(in crate::plugin) struct Running {
+    pub(in crate::plugin) health: Arc<Health>,
+    pub(in crate::plugin) stop: CancellationToken,
+    pub(in crate::plugin) sockets: SocketPaths,
+    pub(in crate::plugin) task: JoinHandle<Result<(), NodeError>>,
 }
 
 impl Running {
     /// The kubelet finds the registration socket, asks, and takes the plugin on.
-    pub(super) async fn register(&self) -> FakeKubelet {
+    pub(in crate::plugin) async fn register(&self) -> FakeKubelet {
         let live = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
         until("sockets", || live(&self.sockets.registration) && live(&self.sockets.dra)).await;
         let path = self.sockets.registration.clone();
@@ -184,14 +184,14 @@ impl Running {
         FakeKubelet(DraPluginClient::new(dial(Path::new(&info.endpoint), "localhost")))
     }
 
-    pub(super) async fn ready(&self) -> FakeKubelet {
+    pub(in crate::plugin) async fn ready(&self) -> FakeKubelet {
         let kubelet = self.register().await;
         until(&format!("ready: {}", self.health.report()), || self.health.is_ready()).await;
         kubelet
     }
 
     /// As kill -9 does: nothing is tidied up, and sockets are left on which nobody listens.
-    pub(super) async fn kill(self) {
+    pub(in crate::plugin) async fn kill(self) {
         self.task.abort();
         self.task.await.ok();
         for path in [&self.sockets.registration, &self.sockets.dra] {
@@ -200,7 +200,7 @@ impl Running {
         }
     }
 
-    pub(super) async fn stop(self) {
+    pub(in crate::plugin) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();
     }
@@ -217,11 +217,14 @@ fn dial(path: &Path, authority: &str) -> Channel {
 }
 
 #[derive(Clone)]
-pub(super) struct FakeKubelet(DraPluginClient<Channel>);
+pub(in crate::plugin) struct FakeKubelet(DraPluginClient<Channel>);
 
 impl FakeKubelet {
     /// The answers by claim UID: devices with their CDI ids, or the error.
-    pub(super) async fn prepare(&self, claims: &[&dra::Claim]) -> HashMap<String, Result<Vec<dra::Device>, String>> {
+    pub(in crate::plugin) async fn prepare(
+        &self,
+        claims: &[&dra::Claim],
+    ) -> HashMap<String, Result<Vec<dra::Device>, String>> {
         let claims = claims.iter().map(|claim| (*claim).clone()).collect();
         let answer = self.0.clone().node_prepare_resources(dra::NodePrepareResourcesRequest { claims }).await;
         let answers = answer.unwrap().into_inner().claims.into_iter();
@@ -230,11 +233,11 @@ impl FakeKubelet {
             .collect()
     }
 
-    pub(super) async fn prepare_one(&self, claim: &dra::Claim) -> Result<Vec<dra::Device>, String> {
+    pub(in crate::plugin) async fn prepare_one(&self, claim: &dra::Claim) -> Result<Vec<dra::Device>, String> {
         self.prepare(&[claim]).await.remove(&claim.uid).unwrap()
     }
 
-    pub(super) async fn unprepare(&self, claim: &dra::Claim) -> Result<(), String> {
+    pub(in crate::plugin) async fn unprepare(&self, claim: &dra::Claim) -> Result<(), String> {
         let request = dra::NodeUnprepareResourcesRequest { claims: vec![claim.clone()] };
         let answer = self.0.clone().node_unprepare_resources(request).await.unwrap().into_inner();
         let error = answer.claims[&claim.uid].error.clone();
@@ -242,7 +245,7 @@ impl FakeKubelet {
     }
 }
 
-pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {
+pub(in crate::plugin) async fn until(what: &str, condition: impl Fn() -> bool) {
     let reached = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;

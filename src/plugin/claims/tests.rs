@@ -1,0 +1,119 @@
+//! What NRI learns of prepared claims.
+
+use serde_json::json;
+
+use super::*;
+use crate::plugin::node::fixture::{FakeDriver, Machine, names};
+
+async fn active(machine: &Machine) -> Claims {
+    let settings = machine.settings(None);
+    std::fs::create_dir_all(&settings.state_dir).unwrap();
+    let claims = Claims::new(ClaimsConfig {
+        driver_name: settings.driver_name.clone(),
+        pool: settings.node_name,
+        driver: Arc::new(FakeDriver::new(16)),
+        client: machine.api.client(),
+        checkpoint: Checkpoint::within(&settings.state_dir),
+        cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
+        nri: None,
+    });
+    claims.activate().await.unwrap();
+    claims
+}
+
+fn named(name: &str) -> ClaimRef {
+    ClaimRef { namespace: "apps".into(), name: name.into(), uid: format!("uid-{name}") }
+}
+
+/// Prepares the claim and gives the environment that its CDI file has for a container.
+async fn prepared_env(machine: &Machine, claims: &Claims, name: &str, devices: &[&str]) -> Vec<String> {
+    machine.allocate(name, devices, &json!([]));
+    claims.prepare(&named(name), claims.arrives()).await.unwrap();
+    let file = machine.cdi().join(format!("k8s.dra.cpu-claim_uid-{name}.json"));
+    let spec: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    serde_json::from_value(spec["devices"][0]["containerEdits"]["env"].clone()).unwrap()
+}
+
+fn of_container(claims: &Claims, namespace: &str, env: &[String]) -> Result<Option<String>, Refusal> {
+    let container = ContainerIdentity {
+        pod_uid: "p",
+        pod_namespace: namespace,
+        pod_name: "pod",
+        container_name: "c",
+        env,
+        cdi_devices: &[],
+    };
+    claims.of_container(&container).map(|grant| grant.map(|grant| grant.cpus.to_string()))
+}
+
+#[tokio::test]
+async fn a_container_gets_what_all_its_marks_stand_for_and_one_without_gets_none() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    let mut env = prepared_env(&machine, &claims, "a", &["core-1", "core-2"]).await;
+    assert_eq!(of_container(&claims, "apps", &env), Ok(Some("1-2".to_owned())));
+    env.extend(prepared_env(&machine, &claims, "b", &["core-5"]).await);
+    env.push("PATH=/bin".to_owned());
+    assert_eq!(of_container(&claims, "apps", &env), Ok(Some("1-2,5".to_owned())));
+    assert_eq!(of_container(&claims, "apps", &["PATH=/bin".to_owned()]), Ok(None));
+}
+
+#[tokio::test]
+async fn a_mark_that_was_copied_made_up_or_outlived_is_refused() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    let env = prepared_env(&machine, &claims, "a", &["core-1"]).await;
+    let elsewhere = of_container(&claims, "other", &env).unwrap_err();
+    assert!(elsewhere.to_string().contains("another namespace"), "{elsewhere}");
+    let made_up = vec!["DRA_CLAIM_UID_A_MAIN=dra.cpu/0123".to_owned()];
+    assert!(matches!(of_container(&claims, "apps", &made_up), Err(Refusal::NotPrepared { .. })));
+    claims.unprepare(&named("a")).await.unwrap();
+    assert!(matches!(of_container(&claims, "apps", &env), Err(Refusal::NotPrepared { .. })));
+}
+
+#[tokio::test]
+async fn others_keep_off_what_is_prepared_and_only_real_changes_are_told() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    let mut changes = claims.changes();
+    changes.mark_unchanged();
+    assert_eq!(claims.remainder(), None);
+    prepared_env(&machine, &claims, "a", &["core-1"]).await;
+    assert!(changes.has_changed().unwrap());
+    assert_eq!(claims.remainder().unwrap().cpus.to_string(), "0,2-63");
+    changes.mark_unchanged();
+    claims.prepare(&named("a"), claims.arrives()).await.unwrap();
+    claims.unprepare(&named("never")).await.unwrap();
+    assert!(!changes.has_changed().unwrap(), "nothing is different");
+    claims.unprepare(&named("a")).await.unwrap();
+    assert!(changes.has_changed().unwrap());
+    assert_eq!(claims.remainder(), None);
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attempt_does() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    machine.allocate("a", &["core-1"], &json!([]));
+    // In the way of the temporary file.
+    let blocker = machine.state().join("checkpoint.json.tmp");
+    std::fs::create_dir(&blocker).unwrap();
+    let error = claims.prepare(&named("a"), claims.arrives()).await.unwrap_err();
+    assert!(error.to_string().contains("cannot be written"), "{error}");
+    assert_eq!(machine.cdi_files(), [""; 0]);
+    std::fs::remove_dir(blocker).unwrap();
+    claims.prepare(&named("a"), claims.arrives()).await.unwrap();
+    assert_eq!(Checkpoint::within(&machine.state()).read().unwrap().unwrap().len(), 1);
+    assert!(!names(&machine.state()).contains(&"checkpoint.json.tmp".to_owned()));
+}
+
+#[tokio::test]
+async fn a_claim_of_another_node_or_made_anew_is_not_prepared() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    machine.allocate("a", &["core-1"], &json!([]));
+    let old = ClaimRef { uid: "uid-before".into(), ..named("a") };
+    let error = claims.prepare(&old, claims.arrives()).await.unwrap_err();
+    assert!(error.to_string().contains("deleted and made again"), "{error}");
+    assert_eq!(claims.count(), 0);
+}
