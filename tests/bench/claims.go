@@ -35,6 +35,10 @@ func (r *results) addClaims(ctx context.Context, b *bench, ours, reference *plug
 	if err := b.makeNamespace(ctx); err != nil {
 		return err
 	}
+	pod, err := b.makePod(ctx)
+	if err != nil {
+		return err
+	}
 	var idle, after []memory
 	var pair []*caller
 	for _, p := range []*plugin{ours, reference} {
@@ -55,7 +59,7 @@ func (r *results) addClaims(ctx context.Context, b *bench, ours, reference *plug
 	for round := range b.rounds {
 		for made := 0; made < b.claims; {
 			wave := min(len(ours.devices), b.claims-made)
-			if err := b.wave(ctx, pair, wave); err != nil {
+			if err := b.wave(ctx, pod, pair, wave); err != nil {
 				return err
 			}
 			made += wave
@@ -89,7 +93,7 @@ func quietMemories(ctx context.Context, pair []*caller) (all []memory, err error
 }
 
 // wave makes a claim for each of the first devices, with each plugin; all are held before the first is released.
-func (b *bench) wave(ctx context.Context, pair []*caller, size int) error {
+func (b *bench) wave(ctx context.Context, pod *corev1.Pod, pair []*caller, size int) error {
 	type step struct {
 		caller *caller
 		claim  *drapb.Claim
@@ -101,7 +105,7 @@ func (b *bench) wave(ctx context.Context, pair []*caller, size int) error {
 			slices.Reverse(turn)
 		}
 		for _, p := range turn {
-			claim, err := b.makeClaim(ctx, p, p.devices[i])
+			claim, err := b.makeClaim(ctx, pod, p, p.devices[i])
 			if err != nil {
 				return err
 			}
@@ -121,8 +125,8 @@ func (b *bench) wave(ctx context.Context, pair []*caller, size int) error {
 	return b.client.ResourceV1().ResourceClaims(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 }
 
-// makeClaim creates a claim and, in the scheduler's place, allocates it.
-func (b *bench) makeClaim(ctx context.Context, p *caller, device string) (*drapb.Claim, error) {
+// makeClaim creates a claim and, in the scheduler's place, allocates it for the pod.
+func (b *bench) makeClaim(ctx context.Context, pod *corev1.Pod, p *caller, device string) (*drapb.Claim, error) {
 	client := b.client.ResourceV1().ResourceClaims(namespace)
 	claim, err := client.Create(ctx, &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"},
@@ -136,6 +140,7 @@ func (b *bench) makeClaim(ctx context.Context, p *caller, device string) (*drapb
 	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "cpu", Driver: p.driver, Pool: b.node, Device: device}},
 	}}
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
 	if claim, err = client.UpdateStatus(ctx, claim, metav1.UpdateOptions{}); err != nil {
 		return nil, err
 	}
@@ -148,6 +153,22 @@ func (b *bench) makeNamespace(ctx context.Context) error {
 		return b.client.ResourceV1().ResourceClaims(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	}
 	return err
+}
+
+// makePod creates the pod that the claims are for. It is gated, so that only the harness deals with it.
+func (b *bench) makePod(ctx context.Context) (*corev1.Pod, error) {
+	client := b.client.CoreV1().Pods(namespace)
+	pod, err := client.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "bench"},
+		Spec: corev1.PodSpec{
+			SchedulingGates: []corev1.PodSchedulingGate{{Name: "dra-operator.dev/bench"}},
+			Containers:      []corev1.Container{{Name: "bench", Image: "docker.io/local/pause:1"}},
+		},
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return client.Get(ctx, "bench", metav1.GetOptions{})
+	}
+	return pod, err
 }
 
 // dial connects to the DRA socket, as the kubelet does once for many calls.

@@ -43,7 +43,7 @@ func main() {
 	flag.StringVar(&b.image, "image", "docker.io/local/dra-operator:dev", "the image, which the node has")
 	flag.IntVar(&b.starts, "starts", 11, "how often each plugin is started to time it")
 	flag.IntVar(&b.claims, "claims", 100, "claims a round")
-	flag.IntVar(&b.rounds, "rounds", 5, "rounds of claims")
+	flag.IntVar(&b.rounds, "rounds", 10, "rounds of claims")
 	strict := flag.Bool("strict", false, "fail when a target is missed")
 	flag.Parse()
 
