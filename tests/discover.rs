@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::path::Path;
+use std::{path::Path, process::Stdio};
 
 use assert_cmd::{Command, assert::Assert};
 use k8s_openapi::{List, api::resource::v1::ResourceSlice};
@@ -57,6 +57,18 @@ fn a_large_machine_takes_several_slices_of_one_pool() {
     let threads = slices(&discover(root.path(), &["--granularity", "Thread", "-o", "json"]).success());
     assert_eq!(threads.iter().map(|slice| slice.spec.devices.iter().flatten().count()).collect::<Vec<_>>(), [128, 64]);
     assert!(threads.iter().all(|slice| slice.spec.pool.resource_slice_count == 2 && slice.spec.pool.name == "testbed"));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let root = host(&Machine { sockets: 2, cores_per_socket: 48, ..Machine::default() });
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dra-operator"));
+    command.args(["discover", "-o", "json", "--host-root"]).arg(root.path());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
 #[test]

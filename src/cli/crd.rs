@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
-use crate::api;
 use clap::Args as ClapArgs;
+
+use super::stdout;
+use crate::api;
 
 /// Arguments of `crd`.
 #[derive(Debug, ClapArgs)]
@@ -11,6 +13,6 @@ pub(super) struct Args {}
 
 /// Prints the CRD as YAML.
 pub(super) fn run(_: &Args) -> anyhow::Result<ExitCode> {
-    print!("{}", serde_saphyr::to_string(&api::crd())?);
+    stdout::print(&serde_saphyr::to_string(&api::crd())?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,13 +3,14 @@
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 
 use super::table;
+use crate::drivers::{Driver as _, cpu::CpuDriver};
 
 /// Two tables: what is the same on all devices, once; then the devices.
-pub(super) fn table(devices: &[Device]) -> String {
+pub(super) fn table(driver: &CpuDriver) -> String {
+    let devices = &driver.inventory().devices;
     let rows = devices.iter().map(|device| {
         let of = |name: &str| attribute(device, name);
-        let cpus = of("cpuIDs");
-        let cpus = if cpus.is_empty() { of("cpuID") } else { cpus };
+        let cpus = driver.cpus_of(&device.name).map(ToString::to_string).unwrap_or_default();
         [
             device.name.clone(),
             cpus,

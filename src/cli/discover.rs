@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
 use k8s_openapi::{List, api::resource::v1::ResourceSlice};
 
-use super::{devices, granularity};
+use super::{devices, granularity, stdout};
 use crate::{
     api::{CpuDriver as Defaults, Granularity},
     drivers::{Driver as _, Inventory, cpu::CpuDriver},
@@ -64,10 +64,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let node = args.node_name.clone().or_else(|| host.observe_name()).unwrap_or_else(|| "localhost".to_owned());
     let pool = NodePool { driver: args.driver_name.clone(), node, owner: None };
     let slices = List::<ResourceSlice> { items: pool.pack(devices), ..List::default() };
-    match args.output {
-        Output::Table => print!("{}", devices::table(devices)),
-        Output::Yaml => print!("{}", serde_saphyr::to_string(&slices)?),
-        Output::Json => println!("{}", serde_json::to_string_pretty(&slices)?),
-    }
+    stdout::print(&match args.output {
+        Output::Table => devices::table(&driver),
+        Output::Yaml => serde_saphyr::to_string(&slices)?,
+        Output::Json => serde_json::to_string_pretty(&slices)? + "\n",
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -14,6 +14,7 @@ mod logging;
 mod menu;
 mod node_plugin;
 mod render;
+mod stdout;
 mod stop;
 mod table;
 

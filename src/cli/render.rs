@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args as ClapArgs;
 use serde_json::Value;
 
+use super::stdout;
 use crate::{
     api::{self, DraDriverConfig},
     controller::build::{self, Settings},
@@ -35,7 +36,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = read(&args.filename)?;
     let settings = Settings { namespace: args.namespace.clone(), image: args.image.clone() };
-    print!("{}", render(&args.filename.display().to_string(), &text, &settings)?);
+    stdout::print(&render(&args.filename.display().to_string(), &text, &settings)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

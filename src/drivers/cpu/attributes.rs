@@ -175,3 +175,30 @@ pub(super) fn put(attributes: &mut Attributes, name: &str, value: Option<impl Va
         attributes.insert(name.to_owned(), value.attribute());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_string_is_cut_between_characters_and_a_long_list_left_out() {
+        let machine = Machine {
+            processor: CpuInfo { model_name: Some("é".repeat(50) + "x"), ..CpuInfo::default() },
+            ..Machine::default()
+        };
+        let every_other: CpuSet = (0..64).step_by(2).collect();
+        let attributes = OfMachine::new(&machine, 1, 32).device(&Cpu::default(), &every_other);
+        let model = attributes["model"].string.clone().unwrap();
+        assert_eq!((model.len(), model.chars().count()), (64, 32));
+        assert!(!attributes.contains_key("cpuIDs"));
+        let odd = "a".to_owned() + &"é".repeat(50);
+        assert_eq!(odd.attribute().string.unwrap().len(), 63);
+    }
+
+    #[test]
+    fn nothing_unknown_is_said() {
+        let machine = Machine::default();
+        let attributes = OfMachine::new(&machine, 1, 1).device(&Cpu::default(), &CpuSet::from_iter([3]));
+        assert_eq!(attributes.keys().collect::<Vec<_>>(), ["coreType", "cores", "cpuIDs", "smtEnabled", "threadCount"]);
+    }
+}

@@ -30,7 +30,8 @@ pub(super) struct Core<'m> {
 /// How cores are named. The kernel promises `core_id` to be unique only in what the platform takes for a unit: mostly
 /// the package, on some platforms the die, the cluster, or the NUMA node inside it. The first scheme that gives no name
 /// twice is used for the whole machine: to rename only the cores that clash would let a name move to another core when
-/// one of the two goes offline.
+/// one of the two goes offline. What is left: where every core whose id repeats is offline, nothing shows that ids
+/// repeat, and the shorter names are used until they are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     /// `core-<socket>-<core>`
