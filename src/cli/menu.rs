@@ -8,7 +8,10 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, ValueEnum};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 
-use super::connect::{Cluster, list};
+use super::{
+    connect::{Cluster, list},
+    stdout,
+};
 
 /// Arguments of `menu`.
 #[derive(Debug, ClapArgs)]
@@ -33,12 +36,12 @@ enum Output {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let menu = runtime.block_on(observe(&args.cluster))?;
-    match args.output {
-        Output::Table => print!("{}", print::table(&menu)),
-        Output::Wide => print!("{}", print::wide(&menu)),
-        Output::Yaml => print!("{}", serde_saphyr::to_string(&menu)?),
-        Output::Json => println!("{}", serde_json::to_string_pretty(&menu)?),
-    }
+    stdout::print(&match args.output {
+        Output::Table => print::table(&menu),
+        Output::Wide => print::wide(&menu),
+        Output::Yaml => serde_saphyr::to_string(&menu)?,
+        Output::Json => serde_json::to_string_pretty(&menu)? + "\n",
+    })?;
     for note in print::notes(&menu) {
         eprintln!("{note}");
     }
