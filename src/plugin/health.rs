@@ -145,4 +145,41 @@ mod tests {
         health.set(Part::Nri, Err("no socket".to_owned()));
         assert!(health.is_ready());
     }
+
+    async fn get(router: &Router, path: &str) -> (StatusCode, String) {
+        let request = http::Request::get(path).body(axum::body::Body::empty()).unwrap();
+        let response = tower::ServiceExt::oneshot(router.clone(), request).await.unwrap();
+        let status = response.status();
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn readyz_says_which_part_is_missing_and_healthz_only_that_it_runs() {
+        let health = Arc::new(Health::of(&[Part::Registration]));
+        let router = router(Arc::clone(&health), Arc::new(Registry::default()));
+        assert_eq!(get(&router, "/healthz").await.0, StatusCode::OK);
+        let (status, body) = get(&router, "/readyz").await;
+        assert_eq!((status, body.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "[-] registration: not yet\n"));
+        health.set(Part::Registration, Ok(()));
+        assert_eq!(get(&router, "/readyz").await.0, StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn metrics_count_calls_and_errors() {
+        let mut registry = Registry::default();
+        let metrics = crate::plugin::metrics::PluginMetrics::new(&mut registry);
+        let took = std::time::Duration::from_millis(3);
+        metrics.ended(crate::plugin::metrics::Call::Prepare, took, false, 7);
+        let router = router(Arc::new(Health::of(&[])), Arc::new(registry));
+        let (status, body) = get(&router, "/metrics").await;
+        assert_eq!(status, StatusCode::OK);
+        for line in [
+            "dra_node_plugin_claim_call_duration_seconds_count{call=\"Prepare\"} 1",
+            "dra_node_plugin_claim_call_errors_total{call=\"Prepare\"} 1",
+            "dra_node_plugin_prepared_claims 7",
+        ] {
+            assert!(body.contains(line), "{line} in {body}");
+        }
+    }
 }

@@ -174,14 +174,25 @@ impl Running {
     pub(in crate::plugin) async fn register(&self) -> FakeKubelet {
         let live = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
         until("sockets", || live(&self.sockets.registration) && live(&self.sockets.dra)).await;
-        let path = self.sockets.registration.clone();
-        let mut registry = RegistrationClient::new(dial(&path, &path.to_str().unwrap().replace('/', "%2F")));
+        let mut registry = self.registry();
         let info = registry.get_info(registration::InfoRequest {}).await.unwrap().into_inner();
         assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "dra.cpu"));
         assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
         let status = registration::RegistrationStatus { plugin_registered: true, error: String::new() };
         registry.notify_registration_status(status).await.unwrap();
         FakeKubelet(DraPluginClient::new(dial(Path::new(&info.endpoint), "localhost")))
+    }
+
+    /// The kubelet says no.
+    pub(in crate::plugin) async fn is_refused(&self, error: &str) {
+        let status = registration::RegistrationStatus { plugin_registered: false, error: error.to_owned() };
+        self.registry().notify_registration_status(status).await.unwrap();
+    }
+
+    /// Calls with the authority that the kubelet's bare path becomes.
+    fn registry(&self) -> RegistrationClient<Channel> {
+        let path = &self.sockets.registration;
+        RegistrationClient::new(dial(path, &path.to_str().unwrap().replace('/', "%2F")))
     }
 
     pub(in crate::plugin) async fn ready(&self) -> FakeKubelet {

@@ -255,6 +255,16 @@ async fn without_a_connection_to_nri_nothing_is_prepared_and_readiness_says_why(
 }
 
 #[tokio::test]
+async fn a_kubelet_that_refuses_the_plugin_is_quoted_in_readiness() {
+    let machine = Machine::new();
+    let running = machine.start(None);
+    running.ready().await;
+    running.is_refused("plugin dra.cpu is not allowed").await;
+    assert!(!running.health.is_ready());
+    assert!(running.health.report().contains("refused the registration: plugin dra.cpu is not allowed"));
+}
+
+#[tokio::test]
 async fn publish_only_touches_neither_kubelet_nor_host() {
     let machine = Machine::new();
     let plugin = NodePlugin {
