@@ -38,8 +38,6 @@ pub enum Reason {
     Serving,
     /// Ready, ResourcesHealthy: no node is selected.
     NoNodes,
-    /// Reconciling: children are being written.
-    Applying,
     /// Reconciling: the API server could not be written to; it is tried again.
     Retrying,
     /// Reconciling: the plugin's pods are being started or replaced.
@@ -80,7 +78,6 @@ impl Reason {
         match self {
             Self::Serving => "Serving",
             Self::NoNodes => "NoNodes",
-            Self::Applying => "Applying",
             Self::Retrying => "Retrying",
             Self::RollingOut => "RollingOut",
             Self::RolloutBlocked => "RolloutBlocked",
@@ -157,7 +154,7 @@ mod tests {
     #[test]
     fn the_time_of_transition_changes_with_the_status_alone() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let first = next(&[], ready(Some(false), Reason::Applying), Some(1), at(1));
+        let first = next(&[], ready(Some(false), Reason::RolloutBlocked), Some(1), at(1));
         let second = next(&first, ready(Some(false), Reason::RollingOut), Some(2), at(2));
         assert_eq!((second[0].reason.as_str(), &second[0].last_transition_time), ("RollingOut", &Time(at(1))));
         let third = next(&second, ready(Some(true), Reason::Serving), Some(2), at(3));

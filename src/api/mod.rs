@@ -45,7 +45,7 @@ pub const GROUP: &str = "dra-operator.dev";
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.nodes.summary", description = "nodes whose plugin is ready, of those that should run it"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices.total"),
     printcolumn(name = "Allocated", type_ = "integer", json_path = ".status.devices.allocated", priority = 1),
-    printcolumn(name = "Classes", type_ = "string", json_path = ".status.deviceClasses[*].name", priority = 1),
+    printcolumn(name = "Classes", type_ = "integer", json_path = ".status.deviceClassCount"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),

@@ -24,6 +24,9 @@ pub struct DraDriverConfigStatus {
     /// The devices published by those nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<DeviceCounts>,
+    /// How many classes the policy has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_class_count: Option<i32>,
     /// Each class of the policy, and what it matches now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_classes: Vec<ClassStatus>,

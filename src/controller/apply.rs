@@ -39,8 +39,6 @@ pub struct Report {
     pub blocks: Vec<Block>,
     /// What may go well another time.
     pub failures: Vec<(ChildKey, String)>,
-    /// Written objects, as they are now.
-    pub live: Vec<Live>,
 }
 
 /// Why a write did not go well.
@@ -82,9 +80,8 @@ impl Writer {
             };
             match done {
                 Ok(live) => {
-                    memory.settle(&child, &live);
+                    memory.settle(&child, &live, now);
                     report.written.push((child.key, because));
-                    report.live.push(live);
                 }
                 Err(Trouble::Block(block)) => {
                     if let Block::Refused { message, .. } = &block {

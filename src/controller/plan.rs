@@ -19,6 +19,9 @@ use crate::api::DraDriverConfig;
 /// How long a refusal by the API server stands before the same object is tried again: webhooks and servers change.
 const REFUSAL_STANDS: SignedDuration = SignedDuration::from_mins(10);
 
+/// How long what was written is taken to be there without the watches' word: by then it has been deleted again.
+pub const WATCH_LAG: SignedDuration = SignedDuration::from_secs(5);
+
 /// One step, carried out as it is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -81,19 +84,36 @@ impl Block {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
     settled: BTreeMap<ChildKey, (u64, u64)>,
+    written: BTreeMap<ChildKey, (Timestamp, Live)>,
     refused: BTreeMap<ChildKey, (u64, Timestamp, String)>,
 }
 
 impl Memory {
     /// The API server took `wanted` and made `live` of it: if the two differ, they always will.
-    pub fn settle(&mut self, wanted: &Child, live: &Live) {
+    pub fn settle(&mut self, wanted: &Child, live: &Live, now: Timestamp) {
         self.refused.remove(&wanted.key);
+        self.written.insert(wanted.key.clone(), (now, live.clone()));
         self.settled.insert(wanted.key.clone(), (fingerprint(&wanted.object), fingerprint(&live.object)));
     }
 
     /// The API server refused `wanted`.
     pub fn refuse(&mut self, wanted: &Child, message: String, now: Timestamp) {
         self.refused.insert(wanted.key.clone(), (fingerprint(&wanted.object), now, message));
+    }
+
+    /// `live` as it is by now, where the watches have yet to bring back what was written.
+    pub fn catch_up(&mut self, live: Vec<Live>, now: Timestamp) -> Vec<Live> {
+        self.written.retain(|key, (at, written)| {
+            let arrived = live.iter().any(|live| live.key == *key && live.version >= written.version);
+            !arrived && now.duration_since(*at) < WATCH_LAG
+        });
+        let newer = self.written.values().map(|(_, live)| live.clone());
+        live.into_iter().filter(|live| !self.written.contains_key(&live.key)).chain(newer).collect()
+    }
+
+    /// Whether the watches have yet to bring something back.
+    pub fn lags(&self) -> bool {
+        !self.written.is_empty()
     }
 
     fn is_settled(&self, wanted: &Child, live: &Live) -> bool {
@@ -262,11 +282,32 @@ mod tests {
         let wanted = desired(&config).children.remove(5);
         live[5].object["spec"]["template"]["spec"]["priorityClassName"] = json!(null);
         let mut memory = Memory::default();
-        memory.settle(&wanted, &live[5]);
+        memory.settle(&wanted, &live[5], at(0));
         live[5].object["status"] = json!({"numberReady": 1});
         assert_eq!(plan(&config, &desired(&config), &live, &memory, at(0)), Plan::default());
         live[5].object["spec"]["template"]["spec"]["priorityClassName"] = json!("other");
         assert_eq!(plan(&config, &desired(&config), &live, &memory, at(0)).actions.len(), 1);
+    }
+
+    #[test]
+    fn what_was_just_written_is_not_written_again_while_the_watches_lag() {
+        let config = mk_config("cpu", &json!({}));
+        let (desired, after) = (desired(&config), all_live(&config));
+        let mut memory = Memory::default();
+        for (child, live) in desired.children.iter().zip(&after) {
+            memory.settle(child, live, at(0));
+        }
+        let caught_up = memory.catch_up(Vec::new(), at(1));
+        assert_eq!(plan(&config, &desired, &caught_up, &memory, at(1)), Plan::default());
+        let stale = Live { version: 0, object: json!({}), ..after[5].clone() };
+        let caught_up = memory.catch_up(vec![stale], at(1));
+        assert_eq!(plan(&config, &desired, &caught_up, &memory, at(1)), Plan::default());
+        assert!(memory.lags());
+        assert_eq!(memory.catch_up(after.clone(), at(2)), after);
+        assert!(!memory.lags(), "once it has arrived, its absence means that it was deleted");
+        assert_eq!(memory.catch_up(Vec::new(), at(2)), []);
+        memory.settle(&desired.children[0], &after[0], at(0));
+        assert_eq!(memory.catch_up(Vec::new(), at(5)), []);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use super::{
     health::{self, Before, Health, Unwell},
     metrics::Verb,
     observe::{Caches, Live},
-    plan::{self, Block, Memory, Plan},
+    plan::{self, Block, Memory, Plan, WATCH_LAG},
     rollout::{self, Rollout},
     status::{self, Facts},
     usage::{self, Usage},
@@ -93,7 +93,22 @@ pub struct Remembered {
     unwell: Option<Unwell>,
     attempts: u32,
     matchers: HashMap<u64, Arc<Matcher>>,
+    written: Option<(u64, DraDriverConfigStatus)>,
     counted: Counted,
+}
+
+impl Remembered {
+    /// The config with the status it has by now, where the watch has yet to bring back what was written.
+    fn latest(&self, config: &DraDriverConfig) -> DraDriverConfig {
+        let version = version(config);
+        let status = self.written.as_ref().filter(|(written, _)| *written > version).map(|(_, status)| status.clone());
+        DraDriverConfig { status: status.or_else(|| config.status.clone()), ..config.clone() }
+    }
+}
+
+/// Versions only grow (KEP-5504); 0 when it is not told.
+fn version(config: &DraDriverConfig) -> u64 {
+    config.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 /// One config's part of the sums in the metrics.
@@ -119,7 +134,9 @@ pub async fn reconcile(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<A
     let now = Timestamp::now();
     let id = config.uid().unwrap_or_default();
     let mut memory = context.remember(&id);
-    let snapshot = context.snapshot();
+    let mut snapshot = context.snapshot();
+    snapshot.children = memory.children.catch_up(snapshot.children, now);
+    let config = &memory.latest(config);
     let view = View::new(config, &snapshot);
     let looked = if config.metadata.deletion_timestamp.is_some() {
         context.go(config, &snapshot, &view, &mut memory, now).await
@@ -131,6 +148,7 @@ pub async fn reconcile(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<A
         _ => memory.attempts.saturating_add(1),
     };
     let pause = backoff(memory.attempts);
+    let lags = memory.children.lags();
     let gone = matches!(&looked, Ok(looked) if looked.gone);
     context.keep(id, memory, gone);
     let looked = match looked {
@@ -140,7 +158,7 @@ pub async fn reconcile(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<A
             return Ok(Action::requeue(pause));
         }
     };
-    Ok(looked.next(pause, now))
+    Ok(looked.next(pause, lags, now))
 }
 
 /// What a look came to.
@@ -153,7 +171,7 @@ struct Looked {
 }
 
 impl Looked {
-    fn next(&self, pause: Duration, now: Timestamp) -> Action {
+    fn next(&self, pause: Duration, lags: bool, now: Timestamp) -> Action {
         if !self.report.failures.is_empty() {
             return Action::requeue(pause);
         }
@@ -162,7 +180,8 @@ impl Looked {
         let deadline = self
             .next_deadline
             .map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default().max(Duration::from_millis(100)));
-        match look_again.into_iter().chain(deadline).min() {
+        let catch_up = lags.then(|| Duration::try_from(WATCH_LAG).unwrap_or_default());
+        match look_again.into_iter().chain(deadline).chain(catch_up).min() {
             Some(pause) => Action::requeue(pause),
             None => Action::await_change(),
         }
@@ -214,14 +233,14 @@ impl Context {
         };
         let mut report = self.writer.carry_out(config, actions, &blocks, &mut memory.children, now).await;
         blocks.append(&mut report.blocks);
-        let judged = judge(config, &desired, snapshot, &report.live, view, memory, now);
+        let children = memory.children.catch_up(snapshot.children.clone(), now);
+        let judged = judge(config, &desired, &children, snapshot, view, memory, now);
         let status = status::status(&Facts {
             config,
             lacks,
             overlap: view.overlap.as_deref(),
             blocks: &blocks,
             failures: &report.failures,
-            wrote: !report.written.is_empty(),
             deletion: None,
             rollout: &judged.rollout,
             health: &judged.health,
@@ -229,7 +248,7 @@ impl Context {
             now,
         });
         self.tell_written(config, &report).await;
-        self.write_status(config, status).await?;
+        self.write_status(config, status, memory).await?;
         memory.unwell = Some(judged.health.unwell);
         Ok(Looked { report, blocks, next_deadline: judged.health.next_deadline, gone: false })
     }
@@ -248,7 +267,7 @@ impl Context {
         }
         let claims = view.claims(config.spec.driver_name(), &snapshot.claims);
         let step = deletion::step(config, &snapshot.children, &view.pods, &claims, &view.own_slices);
-        let mut report = self.writer.carry_out(config, step.actions, &[], &mut memory.children, now).await;
+        let report = self.writer.carry_out(config, step.actions, &[], &mut memory.children, now).await;
         for (name, uid) in &step.slices {
             self.writer.delete_slice(name, uid).await.map_err(|error| write_error("slices", config, error))?;
         }
@@ -258,7 +277,7 @@ impl Context {
             return Ok(Looked { report, gone: true, ..Looked::default() });
         }
         let desired = build::children(config, &self.settings);
-        let judged = judge(config, &desired, snapshot, &[], view, memory, now);
+        let judged = judge(config, &desired, &snapshot.children, snapshot, view, memory, now);
         let waiting = step.waiting.unwrap_or_else(|| Waiting::Children("objects could not be deleted yet".into()));
         let status = status::status(&Facts {
             config,
@@ -266,21 +285,24 @@ impl Context {
             overlap: None,
             blocks: &[],
             failures: &report.failures,
-            wrote: false,
             deletion: Some(&waiting),
             rollout: &judged.rollout,
             health: &judged.health,
             usage: &judged.usage,
             now,
         });
-        self.write_status(config, status).await?;
-        report.live.clear();
+        self.write_status(config, status, memory).await?;
         memory.unwell = Some(judged.health.unwell);
         Ok(Looked { report, next_deadline: judged.health.next_deadline, ..Looked::default() })
     }
 
     /// Writes the status where it says something else than before, and tells of what went over.
-    async fn write_status(&self, config: &DraDriverConfig, status: DraDriverConfigStatus) -> Result<(), Error> {
+    async fn write_status(
+        &self,
+        config: &DraDriverConfig,
+        status: DraDriverConfigStatus,
+        memory: &mut Remembered,
+    ) -> Result<(), Error> {
         if config.status.as_ref() == Some(&status) {
             return Ok(());
         }
@@ -288,18 +310,19 @@ impl Context {
         let name = config.name_any();
         let uid = config.uid();
         let object = status_object(&name, uid.as_deref(), &serde_json::to_value(&status).unwrap_or_default());
-        self.patch_status(&name, &object).await.map_err(|error| write_error("status", config, error))?;
+        let written = self.patch_status(&name, &object).await.map_err(|error| write_error("status", config, error))?;
+        memory.written = written.0.ok().map(|config| (version(&config), status.clone()));
         for event in events::transitions(&before, &status.conditions) {
             self.tell(config, event).await;
         }
         Ok(())
     }
 
-    async fn patch_status(&self, name: &str, object: &Value) -> Result<(), kube::Error> {
+    async fn patch_status(&self, name: &str, object: &Value) -> Result<Guarded, kube::Error> {
         let api: Api<Guarded> = Api::all(self.writer.client.clone());
         self.writer.metrics.wrote("DraDriverConfig", Verb::Status);
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        api.patch_status(name, &parameters, &Patch::Apply(object)).await.map(drop)
+        api.patch_status(name, &parameters, &Patch::Apply(object)).await
     }
 
     async fn add_finalizer(&self, config: &DraDriverConfig) -> Result<(), Error> {
@@ -420,15 +443,14 @@ struct Judged {
 fn judge(
     config: &DraDriverConfig,
     desired: &Desired,
+    children: &[Live],
     snapshot: &Snapshot,
-    written: &[Live],
     view: &View<'_>,
     memory: &mut Remembered,
     now: Timestamp,
 ) -> Judged {
-    let daemon_set = written
+    let daemon_set = children
         .iter()
-        .chain(&snapshot.children)
         .find(|live| live.key.kind == ChildKind::DaemonSet && live.key.name == build::plugin_name(config));
     let rollout = rollout::judge(daemon_set.filter(|live| live.is_of(config)), &view.pods, &view.nodes);
     let pools = view.pools();

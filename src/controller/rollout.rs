@@ -101,6 +101,7 @@ mod tests {
         Live {
             key: ChildKey { kind: ChildKind::DaemonSet, name: "cpu-node-plugin".into() },
             uid: "u".into(),
+            version: 1,
             owner: Owner::Foreign(String::new()),
             terminating: false,
             object: json!({"metadata": {"generation": 2}, "status": {

@@ -33,8 +33,6 @@ pub struct Facts<'a> {
     pub blocks: &'a [Block],
     /// What could not be written this time.
     pub failures: &'a [(ChildKey, String)],
-    /// Children were written this time.
-    pub wrote: bool,
     /// What the deletion waits for.
     pub deletion: Option<&'a Waiting>,
     /// The roll-out.
@@ -79,6 +77,7 @@ pub fn status(facts: &Facts<'_>) -> DraDriverConfigStatus {
             summary: format!("{ready}/{desired}"),
         }),
         devices: Some(facts.usage.devices.clone()),
+        device_class_count: Some(count(classes.len())),
         device_classes: classes,
         problems: (facts.health.unhealthy > 0).then(|| facts.health.problems.clone()),
     }
@@ -182,7 +181,6 @@ fn reconciling(facts: &Facts<'_>) -> Option<(Reason, String)> {
         Progress::Unobserved => Some((Reason::RollingOut, "the plugin's DaemonSet was just written".into())),
         Progress::Underway(words) => Some((Reason::RollingOut, words.clone())),
         Progress::Halted { needs_person: false, message } => Some((Reason::RolloutBlocked, message.clone())),
-        Progress::Done if facts.wrote => Some((Reason::Applying, "objects were just written".into())),
         Progress::Halted { needs_person: true, .. } | Progress::Done => None,
     }
 }
@@ -192,15 +190,26 @@ fn healthy(facts: &Facts<'_>) -> (Option<bool>, Reason, String) {
     if *unhealthy > 0 {
         let first = problems.first.first();
         let words = first.map_or_else(String::new, |p| format!(", first {}: {}: {}", p.node, p.reason, p.message));
-        return (Some(false), Reason::NodesUnhealthy, format!("{unhealthy} nodes have no good pool of devices{words}"));
+        return (
+            Some(false),
+            Reason::NodesUnhealthy,
+            format!("{} without a good pool of devices{words}", nodes(*unhealthy)),
+        );
     }
     if *pending > 0 {
-        return (None, Reason::Publishing, format!("{pending} nodes have yet to publish their devices"));
+        return (None, Reason::Publishing, format!("{} still to publish devices", nodes(*pending)));
     }
     if facts.rollout.desired == 0 {
-        return (Some(true), Reason::NoNodes, "no node is selected".into());
+        return match facts.rollout.progress {
+            Progress::Done => (Some(true), Reason::NoNodes, "no node is selected".into()),
+            _ => (None, Reason::Publishing, "the plugin has not been rolled out yet".into()),
+        };
     }
-    (Some(true), Reason::Healthy, format!("{publishing} nodes publish complete pools"))
+    (Some(true), Reason::Healthy, format!("{} with a complete pool of devices", nodes(*publishing)))
+}
+
+fn nodes(count: usize) -> String {
+    format!("{count} node{}", if count == 1 { "" } else { "s" })
 }
 
 /// The message that names the older config.

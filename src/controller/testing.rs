@@ -69,6 +69,7 @@ pub fn mk_live(config: &DraDriverConfig, child: &Child) -> Live {
         key: child.key.clone(),
         uid: format!("uid-of-{}", child.key.name),
         owner: Owner::Config { uid: config.uid().unwrap(), name: config.name_any() },
+        version: 1,
         terminating: false,
         object: child.object.clone(),
     }

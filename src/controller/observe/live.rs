@@ -20,6 +20,8 @@ pub struct Live {
     pub uid: String,
     /// Whose it is.
     pub owner: Owner,
+    /// Which of its versions this is: they only grow (KEP-5504); 0 when it is not told.
+    pub version: u64,
     /// Being deleted.
     pub terminating: bool,
     /// The object, without what the API server alone writes.
@@ -50,13 +52,13 @@ impl Live {
     /// Keeps what matters of an object.
     pub fn of(kind: ChildKind, object: DynamicObject) -> Self {
         let owner = owner(&object);
-        let DynamicObject { types, metadata, mut data } = object;
+        let DynamicObject { metadata, mut data, .. } = object;
         let key = ChildKey { kind, name: metadata.name.clone().unwrap_or_default() };
         if let Some(data) = data.as_object_mut() {
-            if let Some(types) = types {
-                data.insert("apiVersion".into(), json!(types.api_version));
-                data.insert("kind".into(), json!(types.kind));
-            }
+            // A list's items are without.
+            let resource = kind.resource();
+            data.insert("apiVersion".into(), json!(resource.api_version));
+            data.insert("kind".into(), json!(resource.kind));
             data.insert(
                 "metadata".into(),
                 json!({
@@ -68,6 +70,7 @@ impl Live {
         Self {
             key,
             uid: metadata.uid.unwrap_or_default(),
+            version: metadata.resource_version.and_then(|version| version.parse().ok()).unwrap_or(0),
             owner,
             terminating: metadata.deletion_timestamp.is_some(),
             object: data,
@@ -135,6 +138,14 @@ mod tests {
 
     fn config(name: &str, uid: &str) -> DraDriverConfig {
         serde_json::from_value(json!({"metadata": {"name": name, "uid": uid}, "spec": {"driver": {}}})).unwrap()
+    }
+
+    #[test]
+    fn an_item_of_a_list_is_of_its_kind_all_the_same() {
+        let item =
+            serde_json::from_value(json!({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {}})).unwrap();
+        let live = Live::of(ChildKind::DeviceClass, item);
+        assert_eq!((live.object["kind"].as_str(), live.version), (Some("DeviceClass"), 7));
     }
 
     #[test]
