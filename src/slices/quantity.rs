@@ -16,8 +16,8 @@ const BINARY_MAX: i128 = (i64::MAX as i128) * NANO;
 pub struct Amount(i128);
 
 impl Amount {
-    /// Reads a quantity; `None` where it is none, or one that no device has: above 10^29, or with an exponent outside
-    /// −9 … 18.
+    /// Reads a quantity; `None` where it is none, or one that no device has: above 10^29, with an exponent outside
+    /// −9 … 18, or with more than 18 digits of fraction.
     pub fn parse(text: &str) -> Option<Self> {
         let (negative, unsigned) = match text.as_bytes().first()? {
             b'-' => (true, &text[1..]),
@@ -31,7 +31,8 @@ impl Amount {
             return None;
         }
         let unit = unit_in_nano(suffix)?;
-        let nano = whole_part(whole, unit).and_then(|nano| nano.checked_add(fraction_part(fraction, unit)));
+        let fraction = fraction_part(fraction, unit)?;
+        let nano = whole_part(whole, unit).and_then(|nano| nano.checked_add(fraction));
         let nano = if suffix.ends_with('i') { nano.unwrap_or(BINARY_MAX).min(BINARY_MAX) } else { nano? };
         Some(Self(if negative { -nano } else { nano }))
     }
@@ -75,16 +76,14 @@ fn whole_part(digits: &str, unit: i128) -> Option<i128> {
     }
 }
 
-fn fraction_part(digits: &str, unit: i128) -> i128 {
-    // 18 digits are read; what follows only says whether to round up.
-    let (read, rest) = digits.split_at(digits.len().min(18));
-    let fraction = format!("{read:0<18}").parse::<i128>().unwrap_or(0);
-    let inexact = i128::from(rest.bytes().any(|digit| digit != b'0'));
-    if unit >= NANO {
-        ceil_div(fraction * (unit / NANO) + inexact, NANO)
-    } else {
-        ceil_div(fraction * unit + inexact, NANO * NANO)
+fn fraction_part(digits: &str, unit: i128) -> Option<i128> {
+    let digits = digits.trim_end_matches('0');
+    if digits.len() > 18 {
+        return None;
     }
+    let fraction = format!("{digits:0<18}").parse::<i128>().ok()?;
+    // Neither product overflows: a fraction is below 10^18, a unit at most 2^60 · 10^9 and whole above 1.
+    Some(if unit >= NANO { ceil_div(fraction * (unit / NANO), NANO) } else { ceil_div(fraction * unit, NANO * NANO) })
 }
 
 fn ceil_div(a: i128, b: i128) -> i128 {
@@ -113,7 +112,7 @@ mod tests {
     #[case("0.1n", "1n")]
     #[case("00012", "12")]
     #[case("16Ei", "99999999999999999999999999999999999999999999Ki")] // both are capped at 2^63 − 1
-    #[case("0.0000000000000000000001Ki", "1n")]
+    #[case("0.000000000000000001Ki", "1n")]
     fn the_same_amount_in_two_forms_is_equal(#[case] a: &str, #[case] b: &str) {
         assert!(Amount::parse(a).is_some(), "{a} is a quantity");
         assert_eq!(Amount::parse(a), Amount::parse(b));

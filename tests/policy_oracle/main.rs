@@ -1,0 +1,269 @@
+//! What this project makes of expressions, quantities and objects, held against Kubernetes' own libraries: a small Go
+//! program, `tests/oracle`, is built and asked. Needs Go.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use dra_operator::{
+    api::{DeviceClassPolicy, Granularity, Match, MatchOperator, Preset, Scalar},
+    drivers::{Driver as _, cpu::CpuDriver},
+    host::{Host, cpuset::CpuSet},
+    policy::{
+        device_class,
+        preview::{MatchError, Matcher},
+    },
+    slices::{
+        pack::{NodePool, node_owner},
+        quantity::Amount,
+    },
+};
+use k8s_openapi::api::resource::v1::{Device, DeviceClass, DeviceClassSpec};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+#[path = "../machines/mod.rs"]
+mod machines;
+mod oracle;
+mod samples;
+
+use machines::servers::{KINDS, server};
+use oracle::{Offered, ask, question};
+use samples::{any_device, any_int, any_policy, any_quantity, any_text, any_version, sample};
+
+/// The API server's limit on the estimated cost of a selector.
+const MAX_COST: u64 = 1_000_000;
+
+fn expressions(class: &DeviceClassSpec) -> Vec<String> {
+    let selectors = class.selectors.iter().flatten();
+    selectors.map(|selector| selector.cel.as_ref().unwrap().expression.clone()).collect()
+}
+
+#[test]
+fn every_class_is_total_cheap_and_answered_as_kubernetes_answers() {
+    let devices = sample(&any_device(), 100, 1);
+    let policies = sample(&any_policy(), 300, 2);
+    let classes: Vec<_> =
+        policies.iter().filter_map(|policy| Some((policy, device_class(policy, "dra.cpu").ok()?))).collect();
+    assert!(classes.len() > 150, "most policies are good: {}", classes.len());
+    let questions: Vec<Value> =
+        classes.iter().flat_map(|(_, class)| expressions(class)).map(|text| question(&text, &devices)).collect();
+    let mut answers = ask(&questions).into_iter();
+    let mut found = 0;
+    for (policy, class) in &classes {
+        let mut all = vec![true; devices.len()];
+        for text in expressions(class) {
+            let answer = answers.next().unwrap();
+            assert_eq!(answer.error, "", "{text} of {policy:?}");
+            assert!(answer.max_cost <= MAX_COST, "{text} costs {}", answer.max_cost);
+            for ((all, one), device) in all.iter_mut().zip(&answer.matches).zip(&devices) {
+                assert_eq!(one.error, "", "{text}\naborts on {device:?}");
+                *all &= one.r#match;
+            }
+        }
+        let matcher = Matcher::new(class);
+        for ((driver, device), kubernetes) in devices.iter().zip(all) {
+            assert_eq!(
+                matcher.matches(driver, device),
+                Ok(kubernetes),
+                "{:?}\non {driver} {device:?}",
+                expressions(class)
+            );
+            found += usize::from(kubernetes);
+        }
+    }
+    assert!(found > 200, "devices and policies meet: {found}");
+}
+
+#[test]
+fn kubernetes_accepts_every_class() {
+    let policies = sample(&any_policy(), 200, 3);
+    let mut classes: Vec<DeviceClassSpec> =
+        policies.iter().filter_map(|policy| device_class(policy, "dra.cpu").ok()).collect();
+    let values: Vec<Scalar> = (0..32).map(|n| Scalar::String(format!("{n:060}"))).collect();
+    let large = |n| Match {
+        key: format!("cpu.intel.com/key{n}"),
+        operator: MatchOperator::In,
+        values: Some(values.clone()),
+        value: None,
+    };
+    let large = DeviceClassPolicy {
+        name: "large".into(),
+        match_attributes: (0..32).map(large).collect(),
+        ..DeviceClassPolicy::default()
+    };
+    classes.push(device_class(&large, "dra.cpu").unwrap());
+    let object = |spec: &DeviceClassSpec| {
+        let metadata = json!({"name": "a-class"});
+        json!({"class": DeviceClass { metadata: serde_json::from_value(metadata).unwrap(), spec: Some(spec.clone()) }})
+    };
+    let questions: Vec<Value> = classes.iter().map(object).collect();
+    for (class, answer) in classes.iter().zip(ask(&questions)) {
+        assert_eq!(answer.error, "", "{class:?}");
+    }
+}
+
+/// By hand: what people write in raw selectors.
+const RAW: [&str; 28] = [
+    r#"device.attributes["dra.cpu"].cores >= 32"#,
+    r#"device.attributes["dra.cpu"].cores in [32, 33]"#,
+    r#"device.attributes["dra.cpu"].family == "Xeon""#,
+    r#"device.attributes["dra.cpu"].family.startsWith("X")"#,
+    r#"has(device.attributes["dra.cpu"].family) && "family" in device.attributes["dra.cpu"]"#,
+    r#"has(device.attributes["gone.example.com"].family)"#,
+    r#"has(device.attributes.a.family) || !("family" in device.attributes.a)"#,
+    r#"type(device.attributes["dra.cpu"].cores) in [int, type(1)]"#,
+    r#"type(device.attributes["dra.cpu"].cores) in [bool] || type(device.attributes["dra.cpu"].cores) in [string]"#,
+    r#"type(device.attributes["dra.cpu"].version) in [type(semver("1.2.3"))]"#,
+    r#"device.attributes["dra.cpu"].version.compareTo(semver("1.2.3")) >= 0"#,
+    r#"device.attributes["dra.cpu"].version.isGreaterThan(semver("1.2.2"))"#,
+    r#"device.attributes["dra.cpu"].version.isLessThan(semver("1.10.0"))"#,
+    r#"device.capacity["dra.cpu"].cores.compareTo(quantity("1Gi")) == 0"#,
+    r#"device.capacity["dra.cpu"].cores.isGreaterThan(quantity("1k"))"#,
+    r#"device.capacity["dra.cpu"].cores == quantity("1024Mi")"#,
+    r#"isSemver("1.2.3") && !isSemver("1.2") && isQuantity("1Gi") && !isQuantity("1 Gi")"#,
+    r#"device.attributes["dra.cpu"].cores + 1 > 32 && device.attributes["dra.cpu"].cores * 2 < 70"#,
+    r#"device.attributes["dra.cpu"].cores / 0 == 1"#,
+    r#"device.attributes["dra.cpu"].cores - 1 >= -2 && device.attributes["dra.cpu"].cores % 2 == 0"#,
+    r#"-device.attributes["dra.cpu"].cores <= -32"#,
+    r#"device.attributes["dra.cpu"].cores > 0 ? device.driver == "dra.cpu" : device.driver == "dra.net""#,
+    r#"device.attributes["dra.cpu"].in == "Xeon" || true"#,
+    r#"device.attributes["dra.cpu"]["in"] == "Xeon" || true"#,
+    r#"!(device.attributes["dra.cpu"].family == "Xeon") && device.allowMultipleAllocations"#,
+    r#"["Xeon", "Atom"].exists(f, f == device.attributes["dra.cpu"].family)"#,
+    r#"[1, 32].all(n, n <= device.attributes["dra.cpu"].cores)"#,
+    r#"device.attributes["dra.cpu"].family.contains("eo") && device.attributes["dra.cpu"].family.endsWith("n")"#,
+];
+
+#[test]
+fn a_raw_selector_that_is_answered_is_answered_as_kubernetes_answers() {
+    // Attributes of one type for each name, as a real driver's: comparing across types is looked at above.
+    let attribute = |name: &'static str, value: BoxedStrategy<Value>| {
+        prop::option::of(value).prop_map(move |value| Some((name, value?)))
+    };
+    let attributes = (
+        attribute("cores", any_int().prop_map(|value| json!({"int": value})).boxed()),
+        attribute("family", any_text().prop_map(|value| json!({"string": value})).boxed()),
+        attribute("version", any_version().prop_map(|value| json!({"version": value})).boxed()),
+    );
+    let device = (attributes, prop::option::of(any_quantity())).prop_map(|((a, b, c), quantity)| {
+        let attributes: std::collections::BTreeMap<_, _> = [a, b, c].into_iter().flatten().collect();
+        let capacity = quantity.map(|quantity| json!({"cores": {"value": quantity}}));
+        let device = json!({"name": "d", "attributes": attributes, "capacity": capacity});
+        ("dra.cpu".to_owned(), serde_json::from_value(device).unwrap())
+    });
+    let devices: Vec<Offered> = sample(&device, 120, 4);
+    let questions: Vec<Value> = RAW.iter().map(|text| question(text, &devices)).collect();
+    for (text, answer) in RAW.iter().zip(ask(&questions)) {
+        let class = json!({"selectors": [{"cel": {"expression": text}}]});
+        let matcher = Matcher::new(&serde_json::from_value(class).unwrap());
+        if !answer.error.is_empty() {
+            let ours = matcher.matches(&devices[0].0, &devices[0].1);
+            assert!(matches!(ours, Err(MatchError::Unknown(_))), "{text}: {ours:?}, and Kubernetes: {}", answer.error);
+            continue;
+        }
+        for ((driver, device), kubernetes) in devices.iter().zip(&answer.matches) {
+            let ours = matcher.matches(driver, device);
+            match &ours {
+                Ok(ours) => assert!(
+                    kubernetes.error.is_empty() && *ours == kubernetes.r#match,
+                    "{text}\non {device:?}: {ours:?}, and Kubernetes: {kubernetes:?}"
+                ),
+                Err(MatchError::Aborts(_)) => assert!(
+                    !kubernetes.error.is_empty(),
+                    "{text}\non {device:?}: {ours:?}, and Kubernetes: {kubernetes:?}"
+                ),
+                Err(MatchError::Unknown(_)) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn quantities_are_the_amounts_that_kubernetes_reads() {
+    let number = "[-+]?(0{0,2}[0-9]{0,20}(\\.[0-9]{0,18})?)([KMGTPE]i|[numkMGTPE]|e-?[0-9]{1,2}|E[0-9])?";
+    let mut texts = sample(&number, 3000, 5);
+    texts.extend(
+        ["", "1", "1.5Gi", "0.1n", "8Ei", "16Ei", "-16Ei", "1 Gi", "1K", "1e", "0x1", "1e18", "1e19"]
+            .map(str::to_owned),
+    );
+    let questions: Vec<Value> = texts.iter().map(|text| json!({"quantity": text})).collect();
+    let mut read = 0;
+    for (text, answer) in texts.iter().zip(ask(&questions)) {
+        if let Some(amount) = Amount::parse(text) {
+            assert_eq!((answer.error.as_str(), answer.nano), ("", amount.nano().to_string()), "{text:?}");
+            read += 1;
+        } else {
+            let digits = text.chars().any(|c| c.is_ascii_digit());
+            let far = text.contains(['e', 'E', '.']) || answer.nano.len() > 37;
+            assert!(!answer.error.is_empty() || !digits || far, "{text:?} is {} to Kubernetes", answer.nano);
+        }
+    }
+    assert!(read > 2000, "most are quantities: {read}");
+}
+
+fn demo_devices(name: &str, granularity: Granularity) -> Vec<Device> {
+    let root = tempfile::tempdir().unwrap();
+    server(name).unwrap().write(root.path()).unwrap();
+    CpuDriver::new(&Host::at(root.path()).observe_machine(), granularity, &CpuSet::default())
+        .inventory()
+        .devices
+        .clone()
+}
+
+#[test]
+fn kubernetes_accepts_the_slices_of_every_server_of_the_demo() {
+    let mut slices = Vec::new();
+    for (kind, _) in KINDS {
+        for granularity in [Granularity::Core, Granularity::Thread] {
+            let owner = Some(node_owner(kind, "c0ffee00-0000-4000-8000-000000000000"));
+            let pool = NodePool { driver: "dra.cpu".into(), node: kind.into(), owner };
+            slices.extend(pool.pack(&demo_devices(kind, granularity)));
+            slices.extend(pool.pack(&[]));
+        }
+    }
+    let questions: Vec<Value> = slices.iter().map(|slice| json!({"slice": slice})).collect();
+    for (slice, answer) in slices.iter().zip(ask(&questions)) {
+        assert_eq!(answer.error, "", "{:?}", slice.metadata.name);
+    }
+}
+
+#[test]
+fn the_presets_and_the_demos_claims_choose_the_servers_that_are_meant() {
+    let preset = |preset| {
+        let policy = DeviceClassPolicy { name: "a-class".into(), preset: Some(preset), ..DeviceClassPolicy::default() };
+        expressions(&device_class(&policy, "dra.cpu").unwrap())
+    };
+    let claim = |generation: u8, cores: u8, memory: u16| {
+        let attributes = r#"device.attributes["cpu.intel.com"]"#;
+        let mut all = preset(Preset::HighPerformance);
+        all.push(format!(
+            r#""family" in {attributes} && {attributes}.family == "Xeon" && {attributes}.generation >= {generation} && {attributes}.cores >= {cores} && {attributes}.memoryGB >= {memory}"#
+        ));
+        all
+    };
+    let xeons = ["xeon5-64c-512g", "xeon4-32c-256g", "xeon-small"];
+    let cases = [
+        (preset(Preset::HighPerformance), vec!["xeon5-64c-512g", "xeon4-32c-256g", "epyc", "arm"]),
+        (preset(Preset::GeneralPurpose), vec!["xeon-small"]),
+        (preset(Preset::Arm), vec!["arm"]),
+        (preset(Preset::Intel), xeons.to_vec()),
+        (preset(Preset::Amd), vec!["epyc"]),
+        (claim(5, 64, 512), vec!["xeon5-64c-512g"]),
+        (claim(4, 32, 256), vec!["xeon5-64c-512g", "xeon4-32c-256g"]),
+    ];
+    let devices: Vec<Offered> = KINDS
+        .iter()
+        .map(|(kind, _)| ("dra.cpu".to_owned(), demo_devices(kind, Granularity::Core).swap_remove(0)))
+        .collect();
+    for (selectors, meant) in cases {
+        let questions: Vec<Value> = selectors.iter().map(|text| question(text, &devices)).collect();
+        let answers = ask(&questions);
+        let chosen: Vec<&str> = KINDS
+            .iter()
+            .enumerate()
+            // The first selector that is false ends it; only what comes before must be no error.
+            .filter(|(index, _)| answers.iter().all(|answer| answer.matches[*index].r#match))
+            .map(|(_, (kind, _))| *kind)
+            .collect();
+        assert_eq!(chosen, meant, "{selectors:?}");
+    }
+}
