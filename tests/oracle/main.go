@@ -33,6 +33,8 @@ type question struct {
 	Slice *resourceapi.ResourceSlice `json:"slice,omitempty"`
 	// Quantity is text to read.
 	Quantity *string `json:"quantity,omitempty"`
+	// Fleet is to be given to a claim, whole.
+	Fleet *fleet `json:"fleet,omitempty"`
 }
 
 type device struct {
@@ -49,6 +51,8 @@ type answer struct {
 	Matches []match `json:"matches,omitempty"`
 	// Nano is the quantity in billionths.
 	Nano string `json:"nano,omitempty"`
+	// Devices are those allocated, as pool/device, in order; none when the claim has to wait.
+	Devices []string `json:"devices,omitempty"`
 }
 
 type match struct {
@@ -88,6 +92,8 @@ func ask(q question) answer {
 		return validateSlice(q.Slice)
 	case q.Quantity != nil:
 		return readQuantity(*q.Quantity)
+	case q.Fleet != nil:
+		return allocateAll(*q.Fleet)
 	default:
 		return evaluate(q.Expression, q.Devices)
 	}

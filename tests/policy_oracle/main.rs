@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 #[path = "../machines/mod.rs"]
 mod machines;
 mod oracle;
+mod pools;
 mod samples;
 
 use machines::servers::{KINDS, server};

@@ -18,6 +18,7 @@ pub struct Answer {
     pub max_cost: u64,
     pub matches: Vec<MatchAnswer>,
     pub nano: String,
+    pub devices: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
