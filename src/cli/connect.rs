@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args as ClapArgs;
 use kube::{
     Api, Client, Config, Error, Resource,
@@ -30,21 +30,20 @@ impl Cluster {
     pub(super) async fn client(&self) -> anyhow::Result<(Client, String)> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = if let Some(file) = &self.kubeconfig {
-            let kubeconfig =
-                Kubeconfig::read_from(file).with_context(|| format!("cannot read kubeconfig {}", file.display()))?;
+            let kubeconfig = Kubeconfig::read_from(file)
+                .map_err(|error| anyhow!("cannot read kubeconfig {}: {}", file.display(), cause(&error)))?;
             Config::from_custom_kubeconfig(kubeconfig, &options).await
         } else if self.context.is_some() {
             Config::from_kubeconfig(&options).await
         } else {
-            return connect(
-                Config::infer()
-                    .await
-                    .context("cannot find the cluster: set KUBECONFIG, or name a file with --kubeconfig")?,
-            );
+            let config = Config::infer().await;
+            return connect(config.map_err(|error| {
+                anyhow!("cannot find the cluster: set KUBECONFIG, or name a file with --kubeconfig ({error})")
+            })?);
         };
         let context =
             self.context.as_deref().map_or_else(|| "the current context".into(), |name| format!("context {name}"));
-        connect(config.with_context(|| format!("cannot use {context} of the kubeconfig"))?)
+        connect(config.map_err(|error| anyhow!("cannot use {context} of the kubeconfig: {error}"))?)
     }
 }
 
@@ -77,7 +76,7 @@ where
             Err(Error::Api(status)) if status.code == 401 => {
                 bail!("the cluster at {address} does not know you: {}", status.message)
             }
-            Err(error) => return Err(error).with_context(|| format!("cannot list {kind} of the cluster at {address}")),
+            Err(error) => bail!("cannot list {kind} of the cluster at {address}: {}", cause(&error)),
         };
         found.extend(list.items);
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -85,4 +84,12 @@ where
             None => return Ok(found),
         }
     }
+}
+
+/// The innermost cause: kube's errors repeat it on every level.
+fn cause(mut error: &dyn std::error::Error) -> String {
+    while let Some(inner) = error.source() {
+        error = inner;
+    }
+    error.to_string()
 }
