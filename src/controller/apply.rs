@@ -177,3 +177,6 @@ pub fn in_words(error: &kube::Error) -> String {
         other => other.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Writes against a scripted API server: what is sent, and what is made of each answer.
+
+use http::{Request, Response};
+use kube::client::Body;
+use prometheus_client::registry::Registry;
+use serde_json::json;
+
+use super::*;
+use crate::controller::{
+    build::{self, Settings},
+    testing::{at, mk_config, mk_live},
+};
+
+/// One expected request, and its answer.
+struct Exchange {
+    method: &'static str,
+    path: &'static str,
+    status: u16,
+    answer: Value,
+}
+
+fn expect(method: &'static str, path: &'static str, status: u16, answer: Value) -> Exchange {
+    Exchange { method, path, status, answer }
+}
+
+fn failure(code: u16, message: &str) -> Value {
+    let reason = if code == 404 { "NotFound" } else { "" };
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message})
+}
+
+/// Carries out `actions` against a server that expects exactly these exchanges; the report and the bodies sent.
+async fn carried_out(actions: Vec<Action>, memory: &mut Memory, script: Vec<Exchange>) -> (Report, Vec<Value>) {
+    let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+    let server = tokio::spawn(async move {
+        let mut bodies = Vec::new();
+        for Exchange { method, path, status, answer } in script {
+            let (request, send) = server.next_request().await.expect("one more request");
+            let uri = request.uri().to_string();
+            assert!(
+                request.method() == method && uri.contains(path),
+                "{} {uri}: not {method} {path}",
+                request.method()
+            );
+            let body = request.into_body().collect_bytes().await.unwrap();
+            bodies.push(serde_json::from_slice(&body).unwrap_or_default());
+            let answer = serde_json::to_vec(&answer).unwrap();
+            send.send_response(Response::builder().status(status).body(Body::from(answer)).unwrap());
+        }
+        assert!(server.next_request().await.is_none(), "no request more");
+        bodies
+    });
+    let writer = Writer {
+        client: Client::new(service, "ns"),
+        namespace: "ns".into(),
+        metrics: Metrics::new(&mut Registry::default()),
+    };
+    let report = writer.carry_out(&config(), actions, &[], memory, at(0)).await;
+    drop(writer);
+    (report, server.await.unwrap())
+}
+
+fn config() -> DraDriverConfig {
+    mk_config("cpu", &json!({}))
+}
+
+fn child(kind: ChildKind) -> Child {
+    let desired = build::children(&config(), &Settings { namespace: "ns".into(), image: "img".into() });
+    desired.children.into_iter().find(|child| child.key.kind == kind).unwrap()
+}
+
+const SETS: &str = "/apis/apps/v1/namespaces/ns/daemonsets/cpu-node-plugin";
+const ACCOUNTS: &str = "/api/v1/namespaces/ns/serviceaccounts/cpu-node-plugin";
+
+#[tokio::test]
+async fn what_is_created_is_looked_for_first_and_then_applied_without_force() {
+    let wanted = child(ChildKind::DaemonSet);
+    let script = vec![
+        expect("GET", SETS, 404, failure(404, "not found")),
+        expect("PATCH", "cpu-node-plugin?&fieldManager=dra-operator", 200, wanted.object.clone()),
+    ];
+    let mut memory = Memory::default();
+    let (report, bodies) = carried_out(vec![Action::Create(wanted.clone())], &mut memory, script).await;
+    assert_eq!(report.written[0].0, wanted.key);
+    assert_eq!(bodies[1], wanted.object);
+    assert!(memory.lags(), "until the watch brings it back");
+}
+
+#[tokio::test]
+async fn an_object_that_somebody_else_made_meanwhile_is_not_written() {
+    let foreign = json!({"metadata": {"name": "cpu-node-plugin", "uid": "x", "labels": {"app.kubernetes.io/managed-by": "Helm"}}});
+    let script = vec![expect("GET", SETS, 200, foreign)];
+    let (report, _) =
+        carried_out(vec![Action::Create(child(ChildKind::DaemonSet))], &mut Memory::default(), script).await;
+    assert!(matches!(&report.blocks[..], [Block::NameTaken { owner, .. }] if owner.starts_with("Helm")), "{report:?}");
+}
+
+#[tokio::test]
+async fn our_own_object_is_put_right_by_force_and_no_other_of_its_name() {
+    let wanted = child(ChildKind::DaemonSet);
+    let uid = mk_live(&config(), &wanted).uid;
+    let script = vec![expect("PATCH", "force=true", 200, wanted.object.clone())];
+    let action = Action::PutRight { child: wanted, uid: uid.clone(), because: ".spec".into() };
+    let (report, bodies) = carried_out(vec![action], &mut Memory::default(), script).await;
+    assert_eq!(bodies[0]["metadata"]["uid"], uid);
+    assert_eq!(report.written.len(), 1);
+}
+
+#[tokio::test]
+async fn a_refusal_is_remembered_and_a_failure_is_not() {
+    for (code, refused) in [(422, true), (400, true), (409, false), (500, false), (403, false), (429, false)] {
+        let script = vec![
+            expect("GET", ACCOUNTS, 404, failure(404, "not found")),
+            expect("PATCH", ACCOUNTS, code, failure(code, "because")),
+        ];
+        let mut memory = Memory::default();
+        let before = memory.clone();
+        let action = Action::Create(child(ChildKind::ServiceAccount));
+        let (report, _) = carried_out(vec![action], &mut memory, script).await;
+        assert_eq!((report.blocks.len() == 1, report.failures.len() == 1), (refused, !refused), "{code}: {report:?}");
+        assert_eq!(memory != before, refused, "{code}");
+        let said = format!("{report:?}");
+        assert!(said.contains("because"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn no_plugin_starts_while_its_rights_are_not_as_wanted() {
+    let script = vec![
+        expect("GET", ACCOUNTS, 404, failure(404, "not found")),
+        expect("PATCH", ACCOUNTS, 500, failure(500, "etcd is away")),
+    ];
+    let actions = [ChildKind::ServiceAccount, ChildKind::DaemonSet].map(|kind| Action::Create(child(kind)));
+    let (report, _) = carried_out(actions.into(), &mut Memory::default(), script).await;
+    assert_eq!((report.failures.len(), report.written.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn what_is_gone_already_needs_no_deleting() {
+    for code in [404, 409] {
+        let key = child(ChildKind::DaemonSet).key;
+        let script = vec![expect("DELETE", SETS, code, failure(code, "x"))];
+        let action = Action::Delete { key, uid: "u".into() };
+        let (report, bodies) = carried_out(vec![action], &mut Memory::default(), script).await;
+        assert!(report.failures.is_empty() && report.written.is_empty(), "{report:?}");
+        assert_eq!(bodies[0]["preconditions"]["uid"], "u");
+    }
+}

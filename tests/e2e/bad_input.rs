@@ -1,0 +1,198 @@
+//! Bad DraDriverConfigs: refused by the API server where it can know, else Stalled with what to mend.
+
+use dra_operator::api::DraDriverConfig;
+use kube::{Api, core::DynamicObject};
+use serde_json::{Value, json};
+
+use super::support::cluster::{CONFIG, Cluster, condition};
+
+/// A good object, changed at one place; null removes.
+fn changed(path: &str, value: Value) -> Value {
+    let mut config = json!({
+        "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "metadata": {"name": "bad"},
+        "spec": {
+            "driver": {"cpu": {}}, "nodePlugin": {"updateStrategy": {}}, "health": {},
+            "deviceClasses": [{"name": "a", "matchAttributes": [{"key": "cores", "operator": "Gte", "value": 4}]}],
+        },
+    });
+    let (parent, key) = path.rsplit_once('/').unwrap();
+    let parent = config.pointer_mut(parent).unwrap();
+    if value.is_null() {
+        parent.as_object_mut().unwrap().remove(key);
+    } else {
+        parent[key] = value;
+    }
+    config
+}
+
+/// What the API server says to it, as `kubectl create --dry-run=server` asks.
+async fn answer(c: &Cluster, config: &Value) -> Result<DynamicObject, String> {
+    let strict = "/apis/dra-operator.dev/v1alpha1/dradriverconfigs?dryRun=All&fieldValidation=Strict";
+    let request = http::Request::post(strict).header("content-type", "application/json");
+    let request = request.body(config.to_string().into_bytes()).unwrap();
+    c.client.request(request).await.map_err(|error| match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    })
+}
+
+fn api(c: &Cluster) -> Api<DynamicObject> {
+    Api::all_with(c.client.clone(), &kube::core::ApiResource::erase::<DraDriverConfig>(&()))
+}
+
+#[tokio::test]
+async fn the_api_server_refuses_what_it_can_know_to_be_wrong_and_says_what_to_write() {
+    let c = Cluster::with_operator("bad-input").await;
+    let good = answer(&c, &changed("/metadata/name", json!("good"))).await.unwrap();
+    assert_eq!(good.data["status"]["observedGeneration"], -1, "at birth");
+    let class = "/spec/deviceClasses";
+    let attribute = |value: Value| json!([{"name": "a", "matchAttributes": [value]}]);
+    let table = [
+        ("/spec/nodeplugin", json!({}), "unknown field \"spec.nodeplugin\""),
+        ("/spec/driver/cpu/cores", json!(4), "unknown field \"spec.driver.cpu.cores\""),
+        ("/metadata/name", json!("a.b"), "use a DNS label"),
+        ("/metadata/name", json!("a-name-of-more-than-forty-characters-is-long"), "at most 40 characters"),
+        ("/spec/driver", json!(null), "spec.driver: Required value"),
+        ("/spec/driver", json!({}), "takes exactly one kind, such as `cpu: {}`"),
+        ("/spec/driver", json!({"cpu": {}, "memory": {}}), "takes exactly one kind"),
+        ("/spec/driver", json!({"network": {}}), "serves spec.driver.cpu only"),
+        ("/spec/driver/cpu/granularity", json!("core"), "supported values: \"Core\", \"Thread\""),
+        ("/spec/driver/cpu/reservedCPUs", json!("0-"), "rising ranges, such as 0-1,8"),
+        ("/spec/driver/cpu/reservedCPUs", json!("3-1"), "rising ranges, such as 0-1,8"),
+        ("/spec/driverName", json!("DRA.CPU"), "must be a DNS subdomain of at most 63 characters"),
+        ("/spec/driverName", json!("a".repeat(64)), "may not be more than 63"),
+        ("/spec/nodePlugin/kubeletRootDir", json!("var/lib/kubelet"), "must be an absolute path"),
+        ("/spec/nodePlugin/kubeletRootDir", json!("/var/../kubelet"), "must be an absolute path"),
+        ("/spec/nodePlugin/cdiDir", json!("/var/run/cdi/"), "such as /var/run/cdi"),
+        ("/spec/nodePlugin/nriSocket", json!("/nri.sock"), "such as /var/run/nri/nri.sock"),
+        ("/spec/nodePlugin/image", json!("my image:1"), "an image reference without spaces"),
+        ("/spec/nodePlugin/labels", json!({"app.kubernetes.io/name": "x"}), "must not set app.kubernetes.io/name"),
+        ("/spec/nodePlugin/logLevel", json!("Loud"), "supported values: \"Error\""),
+        ("/spec/nodePlugin/updateStrategy/maxUnavailable", json!(0), "from 1 or a percentage from 1% to 100%"),
+        ("/spec/nodePlugin/updateStrategy/maxUnavailable", json!("half"), "from 1 or a percentage from 1% to 100%"),
+        ("/spec/health/publishDeadline", json!("0s"), "such as 60s or 5m"),
+        ("/spec/deletionPolicy", json!("Now"), "supported values: \"WaitForClaims\", \"Force\""),
+        (class, json!([{"name": "", "preset": "Arm"}]), "must be a DNS subdomain"),
+        (class, json!([{"name": "Fast", "preset": "Arm"}]), "such as high-performance"),
+        (class, json!([{"name": "a"}]), "an empty policy would match every device"),
+        (class, json!([{"name": "a", "preset": "Arm"}, {"name": "a", "preset": "Amd"}]), "Duplicate value"),
+        (class, json!([{"name": "a", "preset": "Fast"}]), "supported values: \"HighPerformance\""),
+        (class, json!([{"name": "a", "preset": "Arm", "extendedResourceName": "cpu"}]), "must be domain/name"),
+        (
+            class,
+            json!([{"name": "a", "preset": "Arm", "extendedResourceName": "x.io/a"}, {"name": "b", "preset": "Amd", "extendedResourceName": "x.io/a"}]),
+            "have the same extendedResourceName",
+        ),
+        (class, attribute(json!({"key": "cores", "operator": "Equals", "values": [4]})), "supported values: \"In\""),
+        (class, attribute(json!({"key": "my cores", "operator": "Exists"})), "such as cores or cpu.intel.com/family"),
+        (class, attribute(json!({"key": "cores", "operator": "In"})), "take a non-empty list `values`"),
+        (
+            class,
+            attribute(json!({"key": "cores", "operator": "Exists", "value": 4})),
+            "take neither `value` nor `values`",
+        ),
+        (class, attribute(json!({"key": "cores", "operator": "Gt", "values": [4]})), "take one `value`"),
+        (class, attribute(json!({"key": "cores", "operator": "Gte", "value": "many"})), "compare numbers or versions"),
+        (class, attribute(json!({"key": "cores", "operator": "In", "values": [true]})), "must be of type"),
+        (
+            class,
+            json!([{"name": "a", "matchCapacity": [{"key": "cpu", "operator": "Gte", "value": "big"}]}]),
+            "compares quantities: write `value: 16Gi`",
+        ),
+    ];
+    for (path, value, wanted) in table {
+        match answer(&c, &changed(path, value.clone())).await {
+            Ok(_) => panic!("{path} = {value} was taken"),
+            Err(said) => assert!(said.contains(wanted), "{path} = {value}: {said}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_claims_refer_to_cannot_change() {
+    let c = Cluster::with_driver("bad-change").await;
+    let mut spec = c.spec();
+    spec["driverName"] = json!("other.cpu");
+    let config = json!({
+        "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "metadata": {"name": CONFIG}, "spec": spec,
+    });
+    let parameters = kube::api::PatchParams::apply("e2e").force();
+    let refused = api(&c).patch(CONFIG, &parameters, &kube::api::Patch::Apply(config)).await.unwrap_err();
+    assert!(refused.to_string().contains("create a second DraDriverConfig"), "{refused}");
+}
+
+/// Applies `spec` as config `cpu` and waits until it is Stalled; the reason and the message.
+async fn stalled(c: &Cluster, spec: Value) -> (String, String) {
+    c.apply_config(CONFIG, spec).await;
+    let config = c
+        .config_where(CONFIG, "is stalled", |config| condition(config, "Stalled").is_some_and(|(s, ..)| s == "True"))
+        .await;
+    let (_, reason, message) = condition(&config, "Stalled").unwrap();
+    (reason.to_owned(), message.to_owned())
+}
+
+#[tokio::test]
+async fn what_only_shows_when_it_is_made_stalls_the_config_with_the_servers_words() {
+    let c = Cluster::with_driver("bad-made").await;
+    let with = |path: &str, value: Value| {
+        let mut spec = c.spec();
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        spec.pointer_mut(parent).unwrap()[key] = value;
+        spec
+    };
+    for (path, value, wanted_reason, wanted) in [
+        (
+            "/deviceClasses",
+            json!([{"name": "raw", "selectors": ["device.model == \"A100\""]}]),
+            "Refused",
+            "undefined field 'model'",
+        ),
+        (
+            "/deviceClasses",
+            json!([{"name": "raw", "selectors": ["device.driver =="]}]),
+            "Refused",
+            "compilation failed",
+        ),
+        (
+            "/deviceClasses",
+            json!([{"name": "raw", "preset": "Arm", "config": [{"opaque": {"driver": "x y", "parameters": {}}}]}]),
+            "Refused",
+            "opaque.driver",
+        ),
+        ("/nodePlugin/nodeSelector", json!({"pool": "not a label"}), "Refused", "nodeSelector"),
+        ("/nodePlugin/tolerations", json!([{"key": "a", "operator": "Like"}]), "Refused", "operator"),
+        (
+            "/nodePlugin/resources",
+            json!({"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}),
+            "Refused",
+            "must be less than or equal to memory limit",
+        ),
+        ("/nodePlugin/affinity", json!({"nodeAffinity": "here"}), "InvalidObject", "cannot be read"),
+    ] {
+        let (reason, message) = stalled(&c, with(path, value.clone())).await;
+        assert_eq!(reason, wanted_reason, "{path} = {value}: {message}");
+        assert!(message.contains(wanted), "{path} = {value}: {message}");
+        // What served before serves on, and the mended object is ready again.
+        assert!(!c.plugin_pods().await.is_empty());
+        c.apply_config(CONFIG, c.spec()).await;
+        c.config_is_ready(CONFIG).await;
+    }
+}
+
+#[tokio::test]
+async fn two_configs_of_one_driver_on_one_node_stall_the_younger_which_names_the_older() {
+    let c = Cluster::with_driver("overlap").await;
+    let mut spec = c.spec();
+    spec["deviceClasses"] = json!([{"name": "younger-class", "preset": "Intel"}]);
+    c.apply_config("younger", spec).await;
+    let younger = c
+        .config_where("younger", "is stalled", |config| condition(config, "Stalled").is_some_and(|(s, ..)| s == "True"))
+        .await;
+    let (_, reason, message) = condition(&younger, "Stalled").unwrap();
+    assert_eq!(reason, "NodeSelectorOverlap");
+    assert!(message.contains("DraDriverConfig cpu is older") && message.contains("nodeSelector"), "{message}");
+    assert!(c.class("younger-class").await.is_none(), "nothing is made for it");
+    c.delete_config(CONFIG).await;
+    c.config_is_ready("younger").await;
+    c.delete_config("younger").await;
+}
