@@ -37,6 +37,10 @@ spec:
 
 // addController installs the chart with one DraDriverConfig, measures, and takes both back.
 func (r *results) addController(ctx context.Context, b *bench) (err error) {
+	begin, err := endOf(b.auditLog)
+	if err != nil {
+		return err
+	}
 	registry, rest, _ := strings.Cut(b.image, "/")
 	repository, tag, _ := strings.Cut(rest, ":")
 	if err := b.tool(ctx, "", "helm", "upgrade", "--install", release, b.chart, "--namespace", release, "--create-namespace", "--wait",
@@ -64,7 +68,13 @@ func (r *results) addController(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 
-	counted, err := b.quietMinute(ctx)
+	// A count of none means something only where there is something to be counted.
+	if written, _, err := writes(b.auditLog, begin); err != nil {
+		return err
+	} else if len(written) == 0 {
+		return fmt.Errorf("%s tells of no write by the operator, though it has rolled out a driver", b.auditLog)
+	}
+	written, err := b.quietMinute(ctx)
 	if err != nil {
 		return err
 	}
@@ -78,45 +88,40 @@ func (r *results) addController(ctx context.Context, b *bench) (err error) {
 	}
 	r.add("controller: resident memory", controller.resident, "MB", none, 30)
 	r.add("node plugin in its pod: resident memory", plugin.resident, "MB", none, 14)
-	r.add("API writes in a quiet minute", float64(len(counted.writes)), "writes", none, 0)
-	r.add("renewals of the leader's Lease in a quiet minute", float64(counted.renewals), "writes", none, none)
-	for _, write := range counted.writes {
+	r.add("API writes in a quiet minute", float64(len(written)), "writes", none, 0)
+	for _, write := range written {
 		say("written in the quiet minute: %s", write)
 	}
 	return nil
 }
 
-// quietMinute counts what the operator writes in a minute, once it has settled.
-func (b *bench) quietMinute(ctx context.Context) (tally, error) {
+// quietMinute is what the operator writes in a minute, once it has settled.
+func (b *bench) quietMinute(ctx context.Context) ([]string, error) {
 	deadline, cancel := context.WithTimeout(ctx, readyDeadline)
 	defer cancel()
-	settled := time.Now()
 	last, err := endOf(b.auditLog)
 	if err != nil {
-		return tally{}, err
+		return nil, err
 	}
+	settled := time.Now()
 	err = until(deadline, "the operator has settled", func() (bool, error) {
-		since, end, err := countWrites(b.auditLog, last)
-		if len(since.writes) > 0 {
+		written, end, err := writes(b.auditLog, last)
+		if len(written) > 0 {
 			settled = time.Now()
 		}
 		last = end
 		return time.Since(settled) >= settledFor, err
 	})
 	if err != nil {
-		return tally{}, err
-	}
-	begin, err := endOf(b.auditLog)
-	if err != nil {
-		return tally{}, err
+		return nil, err
 	}
 	select { // a minute is what is measured
 	case <-time.After(quietMinute):
 	case <-ctx.Done():
-		return tally{}, ctx.Err()
+		return nil, ctx.Err()
 	}
-	counted, _, err := countWrites(b.auditLog, begin)
-	return counted, err
+	written, _, err := writes(b.auditLog, last)
+	return written, err
 }
 
 // processOf is the memory of the process that runs a verb in the only pod of that component.
