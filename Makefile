@@ -46,8 +46,8 @@ lint: test-format test-clippy test-scripts ## format and lints, without changing
 
 ##### Try
 
-demo: $(if $(KUBE_CONTEXT),,image) tools ## from nothing to a pinned pod; KUBE_CONTEXT=name IMAGE=ref for a cluster of yours
-	@IMAGE="$(IMAGE)" BINARY="$(BINARY)" demo/run
+demo: $(if $(KUBE_CONTEXT),release,image) tools ## from nothing to a pinned pod; KUBE_CONTEXT=name IMAGE=ref for a cluster of yours
+	@IMAGE="$(IMAGE)" BINARY="$(BINARY)" KUBE_CONTEXT="$(KUBE_CONTEXT)" THEIR_KUBECONFIG="$(KUBECONFIG)" demo/run
 
 demo-down: ## take back everything that the demo made
 	@demo/down

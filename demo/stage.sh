@@ -7,23 +7,11 @@ state=$PWD/target/demo
 tools=$PWD/target/tools/bin
 namespace=dra-operator
 local_cluster=$PWD/target/cluster
-# Simulated machines: node name, cores, memory in GB, architecture, and what tests the choice: see `machines`.
-machines=demo/machines
 
-if [ -n "${KUBE_CONTEXT:-}" ]; then
-  context=$KUBE_CONTEXT
-else
-  context=dra-local
-  export KUBECONFIG=$local_cluster/kubeconfig
-fi
+# A copy with one context: no kubeconfig of yours is changed. There while the demo is.
+export KUBECONFIG=$state/kubeconfig
 # `kubectl dra` is the product, as a plugin of kubectl.
 export PATH=$state/bin:$tools:$PATH
-
-kubectl() {
-  # kubectl takes no flag before a plugin's name.
-  if [ "$1" = dra ]; then "$tools/kubectl" "$@" --context "$context"; else "$tools/kubectl" --context "$context" "$@"; fi
-}
-helm() { "$tools/helm" --kube-context "$context" "$@"; }
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
   bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' red=$'\e[31m' blue=$'\e[34m' plain=$'\e[0m'
