@@ -15,6 +15,7 @@ use crate::{
     host::{Host, cpuset::CpuSet},
     plugin::{
         health::{Health, serve},
+        kubelet::Connect,
         metrics::PluginMetrics,
         node::{NodePlugin, NodeSettings},
     },
@@ -89,7 +90,7 @@ enum Pinning {
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.logging.begin();
-    // One thread: the work is waiting, and a thread more is memory on every node.
+    // One thread beside the kubelet's: the work is waiting, and a thread more is memory on every node.
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve_node(args))
 }
 
@@ -107,12 +108,14 @@ async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let settings = args.settings(cpu.pinning == Pinning::Nri)?;
     let config = Config::infer().await.context("cannot find the cluster: run in a pod, or set KUBECONFIG")?;
-    let client = Client::try_from(config).context("cannot make a client of the cluster's configuration")?;
+    let connect: Connect = Arc::new(move || Client::try_from(config.clone()));
+    let client = connect().context("cannot make a client of the cluster's configuration")?;
 
     let mut registry = Registry::default();
     let metrics = PluginMetrics::new(&mut registry);
     let health = Arc::new(Health::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
-    let plugin = NodePlugin { settings, driver: Arc::new(driver), client, health: Arc::clone(&health), metrics };
+    let plugin =
+        NodePlugin { settings, driver: Arc::new(driver), client, connect, health: Arc::clone(&health), metrics };
     let stop = stop::on_signal()?;
     let http = async {
         match args.http_address()? {

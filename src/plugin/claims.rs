@@ -1,5 +1,5 @@
-//! Prepare and Unprepare of one claim: the order in which memory, checkpoint, CDI and NRI learn of it. IO: the API
-//! (reads claims), the checkpoint, CDI files.
+//! Prepare and Unprepare of one claim: the order in which memory, checkpoint, CDI and NRI learn of it. IO: the
+//! checkpoint, CDI files.
 //!
 //! Memory holds what is wanted, and refuses what is taken. An answer is given only once the checkpoint has it, so a
 //! crash at any point loses nothing that was answered: what the kubelet got no answer to, it asks again.
@@ -10,85 +10,26 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::{Api, Client};
-use tokio::sync::{RwLock, Semaphore, watch};
+use tokio::{
+    sync::{RwLock, watch},
+    task::yield_now,
+};
 
 use crate::{
-    drivers::{AllocatedDevice, Driver, Grant, GrantError},
+    drivers::{AllocatedDevice, Driver, Grant},
     plugin::{
-        allocation::{AllocationError, ClaimRef, own_devices},
+        allocation::{ClaimRef, own_devices},
         cdi::{Cdi, CdiError, token_of},
         checkpoint::{Checkpoint, CheckpointError, encode},
+        claim_error::ClaimError,
+        claim_reader::ClaimReader,
         grants::{ContainerIdentity, Grants, NriStatus, Refusal},
         prepared::{Arrival, HeldError, PreparedClaim, PreparedClaims, PreparedDevice, PreparedRequest, by_request},
     },
 };
 
-/// How long one read of a claim may take; the kubelet gives the whole call 45 s.
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Reads at a time: each is a connection with its TLS buffers, and the API server answers in a millisecond or two.
-const PARALLEL_READS: usize = 4;
 /// How long Prepare waits for a connection to NRI that is being made.
 const NRI_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Why a claim was not prepared or unprepared; the kubelet shows it as the pod's event and tries again.
-#[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
-    /// Another instance of the plugin has taken over.
-    #[error("this instance of the node plugin is not the active one: another is taking over; the kubelet tries again")]
-    Passive,
-    /// The checkpoint cannot be trusted.
-    #[error("{0}")]
-    Broken(Arc<str>),
-    /// The claim is gone.
-    #[error("claim {namespace}/{name} does not exist: its pod is being deleted")]
-    Gone {
-        /// Namespace.
-        namespace: String,
-        /// Name.
-        name: String,
-    },
-    /// The API server did not give the claim.
-    #[error("claim {namespace}/{name} could not be read from the API server: {problem}; the kubelet tries again")]
-    Read {
-        /// Namespace.
-        namespace: String,
-        /// Name.
-        name: String,
-        /// Why.
-        problem: String,
-    },
-    /// It is not for this node as it is.
-    #[error(transparent)]
-    Allocation(#[from] AllocationError),
-    /// The driver cannot honour it.
-    #[error(transparent)]
-    Grant(#[from] GrantError),
-    /// It may not be had now.
-    #[error(transparent)]
-    Held(#[from] HeldError),
-    /// The checkpoint could not be written.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// The CDI file could not be written.
-    #[error(transparent)]
-    Cdi(#[from] CdiError),
-    /// No random bytes.
-    #[error("no random bytes for a token: {0}")]
-    Random(getrandom::Error),
-    /// Not connected to NRI: the container would not be kept to its devices.
-    #[error(
-        "not connected to the container runtime's NRI ({problem}): the container would start without its CPUs; see the node plugin's readiness; the kubelet tries again"
-    )]
-    Nri {
-        /// Why there is no connection.
-        problem: String,
-    },
-    /// A defect.
-    #[error("a task of the node plugin died: {0}")]
-    Task(String),
-}
 
 /// Whether claims can be prepared.
 #[derive(Clone, Debug)]
@@ -106,10 +47,8 @@ pub struct Claims {
     driver_name: String,
     pool: String,
     driver: Arc<dyn Driver>,
-    client: Client,
     checkpoint: Checkpoint,
     cdi: Cdi,
-    reads: Semaphore,
     phase: RwLock<Phase>,
     prepared: Mutex<PreparedClaims>,
     changes: watch::Sender<u64>,
@@ -126,8 +65,6 @@ pub struct ClaimsConfig {
     pub pool: String,
     /// The kind of device.
     pub driver: Arc<dyn Driver>,
-    /// Reads claims.
-    pub client: Client,
     /// Where claims are kept.
     pub checkpoint: Checkpoint,
     /// The CDI files.
@@ -143,10 +80,8 @@ impl Claims {
             driver_name: config.driver_name,
             pool: config.pool,
             driver: config.driver,
-            client: config.client,
             checkpoint: config.checkpoint,
             cdi: config.cdi,
-            reads: Semaphore::new(PARALLEL_READS),
             phase: RwLock::new(Phase::Passive),
             prepared: Mutex::default(),
             changes: watch::Sender::new(0),
@@ -202,15 +137,25 @@ impl Claims {
     }
 
     /// Prepares a claim, or finds it prepared. Afterwards checkpoint and CDI file are there.
-    pub async fn prepare(&self, claim: &ClaimRef, arrival: Arrival) -> Result<PreparedClaim, ClaimError> {
-        let done = self.prepare_arrived(claim, arrival).await;
+    pub async fn prepare(
+        &self,
+        claim: &ClaimRef,
+        arrival: Arrival,
+        reader: &ClaimReader,
+    ) -> Result<PreparedClaim, ClaimError> {
+        let done = self.prepare_arrived(claim, arrival, reader).await;
         self.lock().ended(arrival);
         done
     }
 
-    async fn prepare_arrived(&self, claim: &ClaimRef, arrival: Arrival) -> Result<PreparedClaim, ClaimError> {
+    async fn prepare_arrived(
+        &self,
+        claim: &ClaimRef,
+        arrival: Arrival,
+        reader: &ClaimReader,
+    ) -> Result<PreparedClaim, ClaimError> {
         let _active = self.active().await?;
-        let object = self.read(claim).await?;
+        let object = reader.read(claim).await?;
         let devices = own_devices(&object, claim, &self.driver_name, &self.pool)?;
         let (taken, state) = self.change(|prepared| {
             if prepared.find(claim, arrival, &devices)?.is_none() {
@@ -270,22 +215,6 @@ impl Claims {
         }
     }
 
-    async fn read(&self, claim: &ClaimRef) -> Result<ResourceClaim, ClaimError> {
-        let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
-        // Never closed, so an error cannot come; a permit only bounds connections.
-        let _permit = self.reads.acquire().await.ok();
-        let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
-        match tokio::time::timeout(READ_TIMEOUT, api.get_opt(&claim.name)).await {
-            Ok(Ok(Some(object))) => Ok(object),
-            Ok(Ok(None)) => Err(ClaimError::Gone { namespace, name }),
-            Ok(Err(error)) => Err(ClaimError::Read { namespace, name, problem: error.to_string() }),
-            Err(_) => {
-                let problem = format!("no answer in {} s", READ_TIMEOUT.as_secs());
-                Err(ClaimError::Read { namespace, name, problem })
-            }
-        }
-    }
-
     fn build(&self, claim: &ClaimRef, devices: &[AllocatedDevice]) -> Result<PreparedClaim, ClaimError> {
         let mut grouped: BTreeMap<&str, Vec<AllocatedDevice>> = by_request(devices);
         let mut requests = vec![];
@@ -307,9 +236,13 @@ impl Claims {
         })
     }
 
-    /// Returns once the checkpoint has state `state`. Who waits for a write that others began after their own change
-    /// gets it for free: one write takes along all that came before it.
+    /// Returns once the checkpoint has state `state`. One write takes along all changes that came before it: calls that
+    /// are as far along get to make theirs first.
+    ///
+    /// Blocks the thread, which is the kubelet's own (see [`kubelet`](crate::plugin::kubelet)): that costs less time than
+    /// another thread's waking, twice.
     async fn commit(&self, state: u64) -> Result<(), ClaimError> {
+        yield_now().await;
         let mut written = self.written.lock().await;
         if *written >= state {
             return Ok(());
@@ -318,11 +251,7 @@ impl Claims {
             let prepared = self.lock();
             (prepared.revision(), encode(prepared.iter()))
         };
-        let encoded = encoded.map_err(|error| ClaimError::Task(error.to_string()))?;
-        let checkpoint = self.checkpoint.clone();
-        tokio::task::spawn_blocking(move || checkpoint.write(&encoded))
-            .await
-            .map_err(|error| ClaimError::Task(error.to_string()))??;
+        self.checkpoint.write(&encoded.map_err(|error| ClaimError::Task(error.to_string()))?)?;
         *written = state;
         Ok(())
     }

@@ -3,11 +3,14 @@
 pub mod allocation;
 pub mod cdi;
 pub mod checkpoint;
+pub mod claim_error;
+pub mod claim_reader;
 pub mod claims;
 pub mod directories;
 pub mod grants;
 pub mod handover;
 pub mod health;
+pub mod kubelet;
 pub mod metrics;
 pub mod node;
 pub mod nri;

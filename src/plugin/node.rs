@@ -11,15 +11,8 @@ use std::{
 };
 
 use kube::Client;
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
-use tokio_util::{
-    sync::CancellationToken,
-    task::{AbortOnDropHandle, TaskTracker},
-};
-use tonic::service::Routes;
+use tokio::{sync::watch, time::sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     drivers::Driver,
@@ -31,13 +24,10 @@ use crate::{
         grants::{Grants, NriStatus},
         handover::{Handover, LockError},
         health::{Health, Part},
+        kubelet::{Connect, KubeletError, KubeletSide, KubeletThread},
         metrics::PluginMetrics,
         nri,
-        service::{
-            DraService, RegistrationService, dra::dra_plugin_server::DraPluginServer,
-            registration::registration_server::RegistrationServer,
-        },
-        serving::{Conditions, keep_serving},
+        serving::Conditions,
         sockets::{SocketError, SocketPaths, remove_stale},
     },
     slices::publish::{PublishCounters, Published, Publisher},
@@ -57,6 +47,9 @@ pub enum NodeError {
     /// No sockets.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// The kubelet is not served.
+    #[error(transparent)]
+    Kubelet(#[from] KubeletError),
 }
 
 /// Where and as whom the node plugin runs.
@@ -93,8 +86,10 @@ pub struct NodePlugin {
     pub settings: NodeSettings,
     /// The kind of device.
     pub driver: Arc<dyn Driver>,
-    /// The API server.
+    /// The API server, for this thread.
     pub client: Client,
+    /// The API server, for another thread.
+    pub connect: Connect,
     /// Told how each part is.
     pub health: Arc<Health>,
     /// Told what happens.
@@ -127,23 +122,30 @@ impl NodePlugin {
         let nri = watch::Sender::new(NriStatus::default());
         let claims = self.claims(&nri);
         let (active, look) = (watch::Sender::new(false), watch::Sender::new(0));
-        let calls = TaskTracker::new();
         let conditions = Conditions { look: look.subscribe(), active: active.subscribe(), stop: stop.clone() };
-        let serving = AbortOnDropHandle::new(tokio::spawn(self.serve(&claims, &calls, &paths, conditions)));
-        let end = async {
+        let side = KubeletSide {
+            driver: self.settings.driver_name.clone(),
+            paths: paths.clone(),
+            claims: Arc::clone(&claims),
+            connect: Arc::clone(&self.connect),
+            health: Arc::clone(&self.health),
+            metrics: self.metrics.clone(),
+        };
+        let mut kubelet = KubeletThread::start(side, conditions)?;
+        let too_long = async {
             stop.cancelled().await;
             tracing::info!("stopping: no new calls, those in flight end");
-            calls.close();
-            let ended = async { (serving.await.ok(), calls.wait().await) };
-            if timeout(END, ended).await.is_err() {
-                tracing::warn!("calls in flight did not end in time");
-            }
+            sleep(END).await;
         };
         tokio::select! {
             never = self.take_turns(&handover, &paths, &claims, &nri, &active) => never.map(|never| match never {}),
             never = self.guard(&claims, &paths, &look) => match never {},
-            // Polled beside the others: the calls in flight still have checkpoint and NRI.
-            () = end => Ok(()),
+            // Beside the others: the calls in flight still have checkpoint and NRI.
+            ended = kubelet.ended() => Ok(ended?),
+            () = too_long => {
+                tracing::warn!("calls in flight did not end in time");
+                Ok(())
+            }
         }
     }
 
@@ -246,44 +248,12 @@ impl NodePlugin {
         }
     }
 
-    /// Serves the kubelet from when this instance is active for the first time, the DRA service before registration.
-    fn serve(
-        &self,
-        claims: &Arc<Claims>,
-        calls: &TaskTracker,
-        paths: &SocketPaths,
-        mut conditions: Conditions,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let dra = DraService { claims: Arc::clone(claims), calls: calls.clone(), metrics: self.metrics.clone() };
-        let registration = RegistrationService {
-            driver: self.settings.driver_name.clone(),
-            endpoint: paths.dra.display().to_string(),
-            health: Arc::clone(&self.health),
-        };
-        let dra = Routes::new(DraPluginServer::new(dra));
-        let registration = Routes::new(RegistrationServer::new(registration));
-        let (paths, health) = (paths.clone(), Arc::clone(&self.health));
-        let lost = move |problem| health.set(Part::Registration, Err(problem));
-        async move {
-            tokio::select! {
-                // No sender is an end as well.
-                _ = conditions.active.wait_for(|active| *active) => {}
-                () = conditions.stop.cancelled() => return,
-            }
-            tokio::join!(
-                keep_serving(paths.dra, dra, conditions.clone(), &lost),
-                keep_serving(paths.registration, registration, conditions, &lost),
-            );
-        }
-    }
-
     fn claims(&self, nri: &watch::Sender<NriStatus>) -> Arc<Claims> {
         let settings = &self.settings;
         Arc::new(Claims::new(ClaimsConfig {
             driver_name: settings.driver_name.clone(),
             pool: settings.node_name.clone(),
             driver: Arc::clone(&self.driver),
-            client: self.client.clone(),
             checkpoint: Checkpoint::within(&settings.state_dir),
             cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
             nri: settings.nri_socket.is_some().then(|| nri.subscribe()),

@@ -7,7 +7,9 @@ use tonic::{Request, Response, Status};
 
 use crate::plugin::{
     allocation::ClaimRef,
-    claims::{ClaimError, Claims},
+    claim_error::ClaimError,
+    claim_reader::ClaimReader,
+    claims::Claims,
     health::{Health, Part},
     metrics::{Call, PluginMetrics},
     prepared::{PreparedClaim, PreparedDevice, PreparedRequest},
@@ -74,6 +76,8 @@ impl registration::registration_server::Registration for RegistrationService {
 pub struct DraService {
     /// The claims.
     pub claims: Arc<Claims>,
+    /// Reads what is allocated to them.
+    pub reader: Arc<ClaimReader>,
     /// What is going on; waited for at the end.
     pub calls: TaskTracker,
     /// Counts and times.
@@ -140,8 +144,8 @@ impl dra::dra_plugin_server::DraPlugin for DraService {
         request: Request<dra::NodePrepareResourcesRequest>,
     ) -> Result<Response<dra::NodePrepareResourcesResponse>, Status> {
         let prepare = |claims: Arc<Claims>, claim: ClaimRef| {
-            let arrival = claims.arrives();
-            async move { claims.prepare(&claim, arrival).await }
+            let (arrival, reader) = (claims.arrives(), Arc::clone(&self.reader));
+            async move { claims.prepare(&claim, arrival, &reader).await }
         };
         let answers = self.for_each(Call::Prepare, request.into_inner().claims, prepare).await;
         let answer = |done: Result<PreparedClaim, ClaimError>| match done {

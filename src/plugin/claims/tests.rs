@@ -5,6 +5,10 @@ use serde_json::json;
 use super::*;
 use crate::plugin::node::fixture::{FakeDriver, Machine, names};
 
+fn reader(machine: &Machine) -> ClaimReader {
+    ClaimReader::new(machine.api.client())
+}
+
 async fn active(machine: &Machine) -> Claims {
     let settings = machine.settings(None);
     std::fs::create_dir_all(&settings.state_dir).unwrap();
@@ -12,7 +16,6 @@ async fn active(machine: &Machine) -> Claims {
         driver_name: settings.driver_name.clone(),
         pool: settings.node_name,
         driver: Arc::new(FakeDriver::new(16)),
-        client: machine.api.client(),
         checkpoint: Checkpoint::within(&settings.state_dir),
         cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
         nri: None,
@@ -28,7 +31,7 @@ fn named(name: &str) -> ClaimRef {
 /// Prepares the claim and gives the environment that its CDI file has for a container.
 async fn prepared_env(machine: &Machine, claims: &Claims, name: &str, devices: &[&str]) -> Vec<String> {
     machine.allocate(name, devices, &json!([]));
-    claims.prepare(&named(name), claims.arrives()).await.unwrap();
+    claims.prepare(&named(name), claims.arrives(), &reader(machine)).await.unwrap();
     let file = machine.cdi().join(format!("k8s.dra.cpu-claim_uid-{name}.json"));
     let spec: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     serde_json::from_value(spec["devices"][0]["containerEdits"]["env"].clone()).unwrap()
@@ -82,7 +85,7 @@ async fn others_keep_off_what_is_prepared_and_only_real_changes_are_told() {
     assert!(changes.has_changed().unwrap());
     assert_eq!(claims.remainder().unwrap().cpus.to_string(), "0,2-63");
     changes.mark_unchanged();
-    claims.prepare(&named("a"), claims.arrives()).await.unwrap();
+    claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
     claims.unprepare(&named("never")).await.unwrap();
     assert!(!changes.has_changed().unwrap(), "nothing is different");
     claims.unprepare(&named("a")).await.unwrap();
@@ -98,11 +101,11 @@ async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attemp
     // In the way of the temporary file.
     let blocker = machine.state().join("checkpoint.json.tmp");
     std::fs::create_dir(&blocker).unwrap();
-    let error = claims.prepare(&named("a"), claims.arrives()).await.unwrap_err();
+    let error = claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap_err();
     assert!(error.to_string().contains("cannot be written"), "{error}");
     assert_eq!(machine.cdi_files(), [""; 0]);
     std::fs::remove_dir(blocker).unwrap();
-    claims.prepare(&named("a"), claims.arrives()).await.unwrap();
+    claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
     assert_eq!(Checkpoint::within(&machine.state()).read().unwrap().unwrap().len(), 1);
     assert!(!names(&machine.state()).contains(&"checkpoint.json.tmp".to_owned()));
 }
@@ -113,7 +116,7 @@ async fn a_claim_of_another_node_or_made_anew_is_not_prepared() {
     let claims = active(&machine).await;
     machine.allocate("a", &["core-1"], &json!([]));
     let old = ClaimRef { uid: "uid-before".into(), ..named("a") };
-    let error = claims.prepare(&old, claims.arrives()).await.unwrap_err();
+    let error = claims.prepare(&old, claims.arrives(), &reader(&machine)).await.unwrap_err();
     assert!(error.to_string().contains("deleted and made again"), "{error}");
     assert_eq!(claims.count(), 0);
 }

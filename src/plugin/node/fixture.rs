@@ -96,6 +96,11 @@ impl Machine {
         names(&self.cdi())
     }
 
+    pub(in crate::plugin) fn connect(&self) -> Connect {
+        let api = self.api.clone();
+        Arc::new(move || Ok(api.client()))
+    }
+
     pub(in crate::plugin) fn settings(&self, pod_uid: Option<&str>) -> NodeSettings {
         NodeSettings {
             driver_name: "dra.cpu".into(),
@@ -141,6 +146,7 @@ impl Machine {
             settings,
             driver: Arc::new(FakeDriver::new(16)),
             client: self.api.client(),
+            connect: self.connect(),
             health: Arc::clone(&health),
             metrics: PluginMetrics::new(&mut Registry::default()),
         };

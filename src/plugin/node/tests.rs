@@ -4,6 +4,8 @@ use std::fs;
 
 use serde_json::json;
 
+use tokio::time::timeout;
+
 use super::{fixture::*, *};
 
 const CDI_A: &str = "k8s.dra.cpu-claim_uid-a.json";
@@ -271,6 +273,7 @@ async fn publish_only_touches_neither_kubelet_nor_host() {
         settings: machine.settings(None),
         driver: Arc::new(FakeDriver::new(2)),
         client: machine.api.client(),
+        connect: machine.connect(),
         health: Arc::new(Health::of(&NodePlugin::parts(true, true))),
         metrics: PluginMetrics::new(&mut prometheus_client::registry::Registry::default()),
     };

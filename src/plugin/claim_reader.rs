@@ -1,0 +1,44 @@
+//! Reads the claims that the kubelet names. IO: the API server.
+
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::{Api, Client};
+use tokio::{sync::Semaphore, time::timeout};
+
+use crate::plugin::{allocation::ClaimRef, claim_error::ClaimError};
+
+/// How long one read of a claim may take; the kubelet gives the whole call 45 s.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Reads at a time: each is a connection with its TLS buffers, and the API server answers in a millisecond or two.
+const PARALLEL: usize = 4;
+
+/// Reads claims, a few at a time.
+pub struct ClaimReader {
+    client: Client,
+    permits: Semaphore,
+}
+
+impl ClaimReader {
+    /// Reads through this client.
+    pub fn new(client: Client) -> Self {
+        Self { client, permits: Semaphore::new(PARALLEL) }
+    }
+
+    /// The claim as it is now.
+    pub async fn read(&self, claim: &ClaimRef) -> Result<ResourceClaim, ClaimError> {
+        let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
+        // Never closed, so an error cannot come; a permit only bounds connections.
+        let _permit = self.permits.acquire().await.ok();
+        let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
+        match timeout(TIMEOUT, api.get_opt(&claim.name)).await {
+            Ok(Ok(Some(object))) => Ok(object),
+            Ok(Ok(None)) => Err(ClaimError::Gone { namespace, name }),
+            Ok(Err(error)) => Err(ClaimError::Read { namespace, name, problem: error.to_string() }),
+            Err(_) => {
+                let problem = format!("no answer in {} s", TIMEOUT.as_secs());
+                Err(ClaimError::Read { namespace, name, problem })
+            }
+        }
+    }
+}
