@@ -1,52 +1,44 @@
 //! One look at one config: observe → plan → apply → status. IO: the Kubernetes API.
 
+mod judge;
+mod memory;
+mod object;
+
 use std::{
-    collections::{HashMap, hash_map::DefaultHasher},
-    hash::{Hash, Hasher},
+    collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::resource::v1::DeviceClassSpec;
 use kube::{
-    Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
+    Resource, ResourceExt,
     core::DeserializeGuard,
-    runtime::{
-        controller::Action,
-        events::{Event, EventType, Recorder},
-        reflector::Store,
-    },
+    runtime::{controller::Action, events::Recorder, reflector::Store},
 };
-use serde_json::{Value, json};
 use tokio::sync::watch;
 
+pub use memory::Remembered;
+pub use object::FINALIZER;
+
 use super::{
-    apply::{FIELD_MANAGER, Report, Writer},
-    build::{self, Desired, Settings},
-    child::ChildKind,
+    apply::{Report, Writer},
+    build::{self, Settings},
     deletion::{self, Waiting},
-    events,
-    health::{self, Before, Health, Unwell},
-    metrics::Verb,
-    observe::{Caches, Live},
-    plan::{self, Block, Memory, Plan, WATCH_LAG},
-    rollout::{self, Rollout},
+    observe::Caches,
+    plan::{self, Block, Plan, WATCH_LAG},
     status::{self, Facts},
-    usage::{self, Usage},
     view::{Snapshot, View},
 };
-use crate::{
-    api::{DraDriverConfig, DraDriverConfigStatus},
-    policy::preview::{MatchError, Matcher},
-};
-
-/// Keeps the object until its claims are released and its children are gone.
-pub const FINALIZER: &str = "dra-operator.dev/claims";
+use crate::api::DraDriverConfig;
+use judge::judge;
+use memory::Counted;
+use object::write_error;
 
 /// Somebody else's object may go without an event that is watched.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
+/// A look that takes longer hangs; the client itself gives an answer up only after minutes.
+const LONGEST_LOOK: Duration = Duration::from_mins(1);
 /// The longest pause between attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_mins(2);
 
@@ -66,6 +58,9 @@ pub enum Error {
         /// Why.
         error: Box<kube::Error>,
     },
+    /// The API server does not answer.
+    #[error("the look at a DraDriverConfig took more than {} s and was given up", LONGEST_LOOK.as_secs())]
+    Hangs,
 }
 
 /// What every look needs.
@@ -86,41 +81,12 @@ pub struct Context {
     pub remembered: Mutex<HashMap<String, Remembered>>,
 }
 
-/// What is remembered of one config between looks.
-#[derive(Debug, Default)]
-pub struct Remembered {
-    children: Memory,
-    unwell: Option<Unwell>,
-    attempts: u32,
-    matchers: HashMap<u64, Arc<Matcher>>,
-    written: Option<(u64, DraDriverConfigStatus)>,
-    counted: Counted,
-}
-
-impl Remembered {
-    /// The config with the status it has by now, where the watch has yet to bring back what was written.
-    fn latest(&self, config: &DraDriverConfig) -> DraDriverConfig {
-        let version = version(config);
-        let status = self.written.as_ref().filter(|(written, _)| *written > version).map(|(_, status)| status.clone());
-        DraDriverConfig { status: status.or_else(|| config.status.clone()), ..config.clone() }
-    }
-}
-
-/// Versions only grow (KEP-5504); 0 when it is not told.
-fn version(config: &DraDriverConfig) -> u64 {
-    config.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
-}
-
-/// One config's part of the sums in the metrics.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    ready: i64,
-    unhealthy: i64,
-    devices: i64,
-}
-
 /// Looks at one config and brings the cluster closer to it.
 pub async fn reconcile(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Error> {
+    tokio::time::timeout(LONGEST_LOOK, look(guarded, context)).await.map_err(|_| Error::Hangs)?
+}
+
+async fn look(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Error> {
     let _timing = context.writer.metrics.time();
     let config = match &guarded.0 {
         Ok(config) => config,
@@ -148,7 +114,8 @@ pub async fn reconcile(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<A
         _ => memory.attempts.saturating_add(1),
     };
     let pause = backoff(memory.attempts);
-    let lags = memory.children.lags();
+    let lag = memory.children.lags().then(|| Duration::try_from(WATCH_LAG).unwrap_or_default());
+    let owed = memory.owed.map(|at| until(at, now));
     let gone = matches!(&looked, Ok(looked) if looked.gone);
     context.keep(id, memory, gone);
     let looked = match looked {
@@ -158,7 +125,7 @@ pub async fn reconcile(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<A
             return Ok(Action::requeue(pause));
         }
     };
-    Ok(looked.next(pause, lags, now))
+    Ok(looked.next(pause, lag.into_iter().chain(owed), now))
 }
 
 /// What a look came to.
@@ -171,21 +138,22 @@ struct Looked {
 }
 
 impl Looked {
-    fn next(&self, pause: Duration, lags: bool, now: Timestamp) -> Action {
+    fn next(&self, pause: Duration, others: impl Iterator<Item = Duration>, now: Timestamp) -> Action {
         if !self.report.failures.is_empty() {
             return Action::requeue(pause);
         }
         let taken = self.blocks.iter().any(|block| !matches!(block, Block::Unbuildable { .. }));
         let look_again = taken.then_some(LOOK_AGAIN);
-        let deadline = self
-            .next_deadline
-            .map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default().max(Duration::from_millis(100)));
-        let catch_up = lags.then(|| Duration::try_from(WATCH_LAG).unwrap_or_default());
-        match look_again.into_iter().chain(deadline).chain(catch_up).min() {
+        let deadline = self.next_deadline.map(|due| until(due, now));
+        match look_again.into_iter().chain(deadline).chain(others).min() {
             Some(pause) => Action::requeue(pause),
             None => Action::await_change(),
         }
     }
+}
+
+fn until(due: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(due.duration_since(now)).unwrap_or_default().max(Duration::from_millis(100))
 }
 
 /// 1 s, 2 s, 4 s, … 2 min.
@@ -248,7 +216,7 @@ impl Context {
             now,
         });
         self.tell_written(config, &report).await;
-        self.write_status(config, status, memory).await?;
+        self.write_status(config, status, memory, now).await?;
         memory.unwell = Some(judged.health.unwell);
         Ok(Looked { report, blocks, next_deadline: judged.health.next_deadline, gone: false })
     }
@@ -291,128 +259,9 @@ impl Context {
             usage: &judged.usage,
             now,
         });
-        self.write_status(config, status, memory).await?;
+        self.write_status(config, status, memory, now).await?;
         memory.unwell = Some(judged.health.unwell);
         Ok(Looked { report, next_deadline: judged.health.next_deadline, ..Looked::default() })
-    }
-
-    /// Writes the status where it says something else than before, and tells of what went over.
-    async fn write_status(
-        &self,
-        config: &DraDriverConfig,
-        status: DraDriverConfigStatus,
-        memory: &mut Remembered,
-    ) -> Result<(), Error> {
-        if config.status.as_ref() == Some(&status) {
-            return Ok(());
-        }
-        let before = config.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-        let name = config.name_any();
-        let uid = config.uid();
-        let object = status_object(&name, uid.as_deref(), &serde_json::to_value(&status).unwrap_or_default());
-        let written = self.patch_status(&name, &object).await.map_err(|error| write_error("status", config, error))?;
-        memory.written = written.0.ok().map(|config| (version(&config), status.clone()));
-        for event in events::transitions(&before, &status.conditions) {
-            self.tell(config, event).await;
-        }
-        Ok(())
-    }
-
-    async fn patch_status(&self, name: &str, object: &Value) -> Result<Guarded, kube::Error> {
-        let api: Api<Guarded> = Api::all(self.writer.client.clone());
-        self.writer.metrics.wrote("DraDriverConfig", Verb::Status);
-        let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        api.patch_status(name, &parameters, &Patch::Apply(object)).await
-    }
-
-    async fn add_finalizer(&self, config: &DraDriverConfig) -> Result<(), Error> {
-        if config.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-            return Ok(());
-        }
-        let patch = if config.finalizers().is_empty() {
-            json!([{"op": "test", "path": "/metadata/uid", "value": config.uid()},
-                   {"op": "test", "path": "/metadata/finalizers", "value": null},
-                   {"op": "add", "path": "/metadata/finalizers", "value": [FINALIZER]}])
-        } else {
-            json!([{"op": "test", "path": "/metadata/uid", "value": config.uid()},
-                   {"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER}])
-        };
-        self.patch_finalizer(config, patch).await
-    }
-
-    async fn remove_finalizer(&self, config: &DraDriverConfig) -> Result<(), Error> {
-        let Some(index) = config.finalizers().iter().position(|finalizer| finalizer == FINALIZER) else {
-            return Ok(());
-        };
-        let path = format!("/metadata/finalizers/{index}");
-        self.patch_finalizer(
-            config,
-            json!([{"op": "test", "path": path, "value": FINALIZER}, {"op": "remove", "path": path}]),
-        )
-        .await
-    }
-
-    async fn patch_finalizer(&self, config: &DraDriverConfig, patch: Value) -> Result<(), Error> {
-        let api: Api<Guarded> = Api::all(self.writer.client.clone());
-        let patch = serde_json::from_value(patch).map(Patch::<()>::Json);
-        let Ok(patch) = patch else { return Ok(()) };
-        self.writer.metrics.wrote("DraDriverConfig", Verb::Finalizer);
-        match api.patch(&config.name_any(), &PatchParams::default(), &patch).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(write_error("finalizer", config, error)),
-        }
-    }
-
-    /// Tells an object that cannot be read that it cannot.
-    async fn say_invalid(&self, name: Option<&str>, error: &str) -> Result<Action, Error> {
-        let Some(name) = name else { return Ok(Action::await_change()) };
-        let written = |error| Error::Write { what: "status", name: name.to_owned(), error: Box::new(error) };
-        let api: Api<kube::core::DynamicObject> =
-            Api::all_with(self.writer.client.clone(), &kube::core::ApiResource::erase::<DraDriverConfig>(&()));
-        let Some(object) = api.get_opt(name).await.map_err(written)? else { return Ok(Action::await_change()) };
-        let before: DraDriverConfigStatus = object
-            .data
-            .get("status")
-            .and_then(|status| serde_json::from_value(status.clone()).ok())
-            .unwrap_or_default();
-        let status = status::invalid(&before, object.metadata.generation, error, Timestamp::now());
-        if before == status {
-            return Ok(Action::await_change());
-        }
-        let value = serde_json::to_value(&status).unwrap_or_default();
-        self.patch_status(name, &status_object(name, object.uid().as_deref(), &value)).await.map_err(written)?;
-        self.writer.metrics.failed("invalid_object");
-        let resource = kube::core::ApiResource::erase::<DraDriverConfig>(&());
-        for event in events::transitions(&before.conditions, &status.conditions) {
-            self.publish(&event, &object.object_ref(&resource)).await;
-        }
-        Ok(Action::await_change())
-    }
-
-    async fn tell_written(&self, config: &DraDriverConfig, report: &Report) {
-        for (key, because) in &report.written {
-            tracing::info!(config = config.name_any(), child = %key, because, "wrote");
-            // A roll-out's own first objects are no news; what somebody changed by hand is.
-            if because.ends_with("was different") && config.metadata.generation == observed(config) {
-                let note = format!("{key} was put right: {because}");
-                self.tell(config, events::event(EventType::Normal, "DriftCorrected", "Apply", note)).await;
-            }
-        }
-        for (key, message) in &report.failures {
-            tracing::warn!(config = config.name_any(), child = %key, error = message, "could not be written");
-        }
-    }
-
-    async fn tell(&self, config: &DraDriverConfig, event: Event) {
-        self.publish(&event, &config.object_ref(&())).await;
-    }
-
-    async fn publish(&self, event: &Event, about: &k8s_openapi::api::core::v1::ObjectReference) {
-        self.writer.metrics.wrote("Event", Verb::Event);
-        if let Err(error) = self.recorder.publish(event, about).await {
-            tracing::warn!(%error, "an Event could not be written");
-        }
     }
 
     fn remember(&self, id: &str) -> Remembered {
@@ -431,81 +280,4 @@ impl Context {
         metrics.nodes_unhealthy.set(sum(|one| one.unhealthy));
         metrics.devices.set(sum(|one| one.devices));
     }
-}
-
-/// What is true of the config's plugin and devices now.
-struct Judged {
-    rollout: Rollout,
-    health: Health,
-    usage: Usage,
-}
-
-fn judge(
-    config: &DraDriverConfig,
-    desired: &Desired,
-    children: &[Live],
-    snapshot: &Snapshot,
-    view: &View<'_>,
-    memory: &mut Remembered,
-    now: Timestamp,
-) -> Judged {
-    let daemon_set = children
-        .iter()
-        .find(|live| live.key.kind == ChildKind::DaemonSet && live.key.name == build::plugin_name(config));
-    let rollout = rollout::judge(daemon_set.filter(|live| live.is_of(config)), &view.pods, &view.nodes);
-    let pools = view.pools();
-    let pools: Vec<_> = pools.iter().collect();
-    let problems = config.status.as_ref().and_then(|status| status.problems.as_ref()).map(|problems| &problems.first);
-    let before = Before { unwell: memory.unwell.as_ref(), problems: problems.map(Vec::as_slice).unwrap_or_default() };
-    let deadline = config.spec.health().publish_deadline();
-    let health = health::judge(&view.pods, &view.nodes, &pools, deadline, before, now);
-    let matchers = matchers(desired, &mut memory.matchers);
-    let names: Vec<_> = config.spec.device_classes.iter().map(|class| class.name.as_str()).collect();
-    let driver = config.spec.driver_name();
-    let usage = usage::count(driver, &pools, &snapshot.claims, &names, |class, device| {
-        let Some(matcher) = matchers.get(class) else { return Ok(false) };
-        matcher.matches(driver, device).map_err(|error| match error {
-            MatchError::Unknown(_) => "NotCounted",
-            MatchError::Aborts(_) => "AbortsClaims",
-        })
-    });
-    memory.counted = Counted {
-        ready: rollout.ready.into(),
-        unhealthy: i64::try_from(health.unhealthy).unwrap_or(i64::MAX),
-        devices: usage.devices.total.into(),
-    };
-    Judged { rollout, health, usage }
-}
-
-/// A matcher for each class, kept while the class stays as it is: it remembers its answers.
-fn matchers(desired: &Desired, kept: &mut HashMap<u64, Arc<Matcher>>) -> HashMap<String, Arc<Matcher>> {
-    let mut current = HashMap::new();
-    let mut by_name = HashMap::new();
-    for child in desired.children.iter().filter(|child| child.key.kind == ChildKind::DeviceClass) {
-        let spec = child.object.get("spec").cloned().unwrap_or_default();
-        let mut hasher = DefaultHasher::new();
-        spec.to_string().hash(&mut hasher);
-        let Ok(class) = serde_json::from_value::<DeviceClassSpec>(spec) else { continue };
-        let hash = hasher.finish();
-        let matcher = kept.get(&hash).cloned().unwrap_or_else(|| Arc::new(Matcher::new(&class)));
-        current.insert(hash, Arc::clone(&matcher));
-        by_name.insert(child.key.name.clone(), matcher);
-    }
-    *kept = current;
-    by_name
-}
-
-fn observed(config: &DraDriverConfig) -> Option<i64> {
-    config.status.as_ref()?.observed_generation
-}
-
-fn status_object(name: &str, uid: Option<&str>, status: &Value) -> Value {
-    json!({
-        "apiVersion": DraDriverConfig::api_version(&()), "kind": DraDriverConfig::kind(&()),
-        "metadata": {"name": name, "uid": uid}, "status": status,
-    })
-}
-
-fn write_error(what: &'static str, config: &DraDriverConfig, error: kube::Error) -> Error {
-    Error::Write { what, name: config.name_any(), error: Box::new(error) }
 }

@@ -16,7 +16,7 @@ use super::{
     usage::Usage,
 };
 use crate::api::{
-    DraDriverConfig, DraDriverConfigStatus, NodeCounts,
+    ClassStatus, DraDriverConfig, DraDriverConfigStatus, NodeCounts,
     conditions::{self, ConditionType, Reason, Stated},
 };
 
@@ -212,6 +212,25 @@ fn nodes(count: usize) -> String {
     format!("{count} node{}", if count == 1 { "" } else { "s" })
 }
 
+/// Whether two statuses say the same and only count differently.
+pub fn only_counts_differ(before: &DraDriverConfigStatus, after: &DraDriverConfigStatus) -> bool {
+    let said = |status: &DraDriverConfigStatus| DraDriverConfigStatus {
+        nodes: None,
+        devices: None,
+        device_classes: status
+            .device_classes
+            .iter()
+            .map(|class| ClassStatus {
+                name: class.name.clone(),
+                reason: class.reason.clone(),
+                ..ClassStatus::default()
+            })
+            .collect(),
+        ..status.clone()
+    };
+    said(before) == said(after)
+}
+
 /// The message that names the older config.
 pub fn overlap_message(older: &DraDriverConfig, why: &str) -> String {
     format!(
@@ -237,3 +256,6 @@ pub fn invalid(
         ..before.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;

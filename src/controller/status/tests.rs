@@ -1,0 +1,205 @@
+//! The kstatus rules, and what each situation says.
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    api::{DeviceCounts, Problem, Problems},
+    controller::{
+        child::ChildKind,
+        testing::{at, mk_config},
+    },
+};
+
+fn rollout(desired: i32, ready: i32, progress: Progress) -> Rollout {
+    Rollout { desired, ready, progress }
+}
+
+/// The status of a config that serves on one node, with the facts changed by `change`.
+fn status_with(change: impl for<'a> FnOnce(&mut Facts<'a>, &'a Held)) -> DraDriverConfigStatus {
+    let held = Held::default();
+    let mut facts = Facts {
+        config: &held.config,
+        lacks: None,
+        overlap: None,
+        blocks: &[],
+        failures: &[],
+        deletion: None,
+        rollout: &held.serving,
+        health: &held.healthy,
+        usage: &held.usage,
+        now: at(100),
+    };
+    change(&mut facts, &held);
+    status(&facts)
+}
+
+/// What facts may borrow.
+struct Held {
+    config: DraDriverConfig,
+    going: DraDriverConfig,
+    serving: Rollout,
+    underway: Rollout,
+    halted: Rollout,
+    nameless: Rollout,
+    nowhere: Rollout,
+    unobserved: Rollout,
+    healthy: Health,
+    pending: Health,
+    unhealthy: Health,
+    usage: Usage,
+    taken: [Block; 2],
+    failures: [(ChildKey, String); 1],
+    waiting: Waiting,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        let config = mk_config("cpu", &json!({"deviceClasses": [{"name": "a", "preset": "Intel"}]}));
+        let mut going = config.clone();
+        going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let key = |kind, name: &str| ChildKey { kind, name: name.into() };
+        let halted = |needs_person| Progress::Halted { needs_person, message: "pod p: image x".into() };
+        let since = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let problem = Problem { node: "n".into(), reason: "NotPublished".into(), message: "m".into(), since };
+        Self {
+            going,
+            config,
+            serving: rollout(1, 1, Progress::Done),
+            underway: rollout(2, 1, Progress::Underway("1 of 2".into())),
+            halted: rollout(1, 1, halted(false)),
+            nameless: rollout(1, 1, halted(true)),
+            nowhere: rollout(0, 0, Progress::Done),
+            unobserved: rollout(0, 0, Progress::Unobserved),
+            healthy: Health { publishing: 1, ..Health::default() },
+            pending: Health { pending: 1, ..Health::default() },
+            unhealthy: Health {
+                unhealthy: 1,
+                problems: Problems { first: vec![problem], more: 0 },
+                ..Health::default()
+            },
+            usage: Usage {
+                devices: DeviceCounts { total: 4, ..DeviceCounts::default() },
+                classes: vec![ClassStatus { name: "a".into(), devices: 4, nodes: 1, ..ClassStatus::default() }],
+            },
+            taken: [
+                Block::NameTaken { key: key(ChildKind::DeviceClass, "a"), owner: "Helm release x".into() },
+                Block::Refused { key: key(ChildKind::DaemonSet, "d"), message: "no".into() },
+            ],
+            failures: [(key(ChildKind::DaemonSet, "d"), "etcd is away".into())],
+            waiting: Waiting::Claims("waiting for ns/c".into()),
+        }
+    }
+}
+
+/// `type=status/reason` of each condition.
+fn said(status: &DraDriverConfigStatus) -> Vec<String> {
+    status.conditions.iter().map(|c| format!("{}={}/{}", c.type_, c.status, c.reason)).collect()
+}
+
+#[test]
+fn what_serves_is_ready_and_has_neither_reconciling_nor_stalled() {
+    let status = status_with(|_, _| {});
+    assert_eq!(said(&status), ["Ready=True/Serving", "ResourcesHealthy=True/Healthy", "PreflightPassed=True/Passed"]);
+    assert_eq!(status.observed_generation, Some(1));
+    assert_eq!((status.nodes.unwrap().summary.as_str(), status.device_class_count), ("1/1", Some(1)));
+}
+
+#[test]
+fn what_takes_its_time_is_reconciling_and_never_stalled() {
+    for (status, reason) in [
+        (status_with(|facts, held| facts.rollout = &held.underway), "RollingOut"),
+        (status_with(|facts, held| facts.rollout = &held.unobserved), "RollingOut"),
+        (status_with(|facts, held| facts.rollout = &held.halted), "RolloutBlocked"),
+        (status_with(|facts, held| facts.failures = &held.failures), "Retrying"),
+        (status_with(|facts, held| facts.config = &held.going), "Deleting"),
+        (status_with(|facts, held| facts.deletion = Some(&held.waiting)), "WaitingForClaims"),
+    ] {
+        let said = said(&status);
+        assert_eq!(said[..2], [format!("Ready=False/{reason}"), format!("Reconciling=True/{reason}")]);
+        assert!(!said.iter().any(|one| one.starts_with("Stalled")), "{said:?}");
+    }
+}
+
+#[test]
+fn what_a_person_must_mend_is_stalled_and_says_what() {
+    for (status, reason, words) in [
+        (status_with(|facts, _| facts.lacks = Some("no API")), "DraApiMissing", "no API"),
+        (status_with(|facts, _| facts.overlap = Some("b is older")), "NodeSelectorOverlap", "b is older"),
+        (
+            status_with(|facts, held| facts.blocks = &held.taken),
+            "NameTaken",
+            "DeviceClass a is there and belongs to Helm release x",
+        ),
+        (
+            status_with(|facts, held| facts.blocks = &held.taken[1..]),
+            "Refused",
+            "the API server refuses DaemonSet d: no",
+        ),
+        (status_with(|facts, held| facts.rollout = &held.nameless), "InvalidImage", "image x"),
+    ] {
+        let said = said(&status);
+        assert!(
+            said.contains(&format!("Ready=False/{reason}")) && said.contains(&format!("Stalled=True/{reason}")),
+            "{said:?}"
+        );
+        assert!(status.conditions[0].message.contains(words), "{:?}", status.conditions[0]);
+    }
+}
+
+#[test]
+fn the_health_of_devices_makes_nothing_else_false() {
+    let unhealthy = status_with(|facts, held| facts.health = &held.unhealthy);
+    assert_eq!(said(&unhealthy)[..2], ["Ready=True/Serving", "ResourcesHealthy=False/NodesUnhealthy"]);
+    assert_eq!(unhealthy.problems.unwrap().first[0].node, "n");
+    let pending = status_with(|facts, held| facts.health = &held.pending);
+    assert_eq!(said(&pending)[..2], ["Ready=True/Serving", "ResourcesHealthy=Unknown/Publishing"]);
+    assert_eq!(pending.problems, None);
+}
+
+#[test]
+fn no_node_selected_is_ready_and_said() {
+    let status = status_with(|facts, held| facts.rollout = &held.nowhere);
+    assert_eq!(said(&status)[..2], ["Ready=True/NoNodes", "ResourcesHealthy=True/NoNodes"]);
+}
+
+#[test]
+fn a_class_says_why_it_is_not_there_or_matches_nothing() {
+    let taken = status_with(|facts, held| facts.blocks = &held.taken);
+    assert_eq!(taken.device_classes[0].reason.as_deref(), Some("NameTaken"));
+    let mut held = Held::default();
+    held.usage.classes[0].devices = 0;
+    let facts = Facts {
+        config: &held.config,
+        lacks: None,
+        overlap: None,
+        blocks: &[],
+        failures: &[],
+        deletion: None,
+        rollout: &held.serving,
+        health: &held.healthy,
+        usage: &held.usage,
+        now: at(100),
+    };
+    assert_eq!(status(&facts).device_classes[0].reason.as_deref(), Some("MatchesNothing"));
+}
+
+#[test]
+fn counts_alone_are_told_from_what_matters() {
+    let before = status_with(|_, _| {});
+    let mut after = before.clone();
+    after.devices = Some(DeviceCounts { total: 4, allocated: 2, tainted: 0 });
+    after.device_classes[0].allocated = 2;
+    assert!(only_counts_differ(&before, &after));
+    after.device_classes[0].reason = Some("AbortsClaims".into());
+    assert!(!only_counts_differ(&before, &after));
+    assert!(!only_counts_differ(&before, &status_with(|facts, held| facts.rollout = &held.underway)));
+}
+
+#[test]
+fn an_object_that_cannot_be_read_keeps_its_counts_and_says_so() {
+    let before = status_with(|_, _| {});
+    let after = invalid(&before, Some(2), "invalid type: string", at(200));
+    assert_eq!(said(&after), ["Ready=False/InvalidObject", "Stalled=True/InvalidObject"]);
+    assert_eq!((after.devices, after.observed_generation), (before.devices, Some(2)));
+}
