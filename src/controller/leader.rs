@@ -190,3 +190,6 @@ fn error(what: &str) -> impl FnOnce(kube::Error) -> Error {
     let what = what.to_owned();
     move |error| Error { what, error }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,9 +5,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod admission;
 mod bad_input;
 mod faults;
 mod helm;
+mod leader;
 mod lifecycle;
 mod pinning;
 mod support;
