@@ -38,7 +38,7 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> Validating
             variables: Some(vec![
                 Variable {
                     name: "ownNode".into(),
-                    expression: "request.userInfo.extra[?'authentication.kubernetes.io/node-name'][0].orValue('')"
+                    expression: "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')"
                         .into(),
                 },
                 Variable {
