@@ -139,11 +139,12 @@ async fn a_config_deleted_while_a_claim_is_in_use_waits_and_names_it() {
     c.create::<Pod>(pod("holder", Some("held"))).await;
     c.pod_is_ready("holder").await;
     let configs = c.all::<dra_operator::api::DraDriverConfig>();
+    let held = format!("{}/held", c.namespace);
     configs.delete(CONFIG, &DeleteParams::default()).await.unwrap();
     eventually("the status names the claim waited for", || async {
         let config = configs.get(CONFIG).await.unwrap();
         let conditions = config.status.map(|s| s.conditions).unwrap_or_default();
-        if conditions.iter().any(|k| k.message.contains("in-use/held")) { Ok(()) } else { Err(conditions) }
+        if conditions.iter().any(|k| k.message.contains(&held)) { Ok(()) } else { Err(conditions) }
     })
     .await;
     assert_eq!(c.cpus_of("holder", "main"), c.cpus_of_claim("held").await);

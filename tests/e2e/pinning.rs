@@ -141,7 +141,8 @@ async fn init_containers_and_restarted_containers_are_pinned_too() {
 async fn broken_opaque_parameters_fail_that_claim_alone() {
     let c = Cluster::with_driver("parameters").await;
     let mut broken = claim("broken", 1);
-    broken["spec"]["devices"]["config"] = json!([{"opaque": {"driver": "dra.cpu", "parameters": {"apiVersion": "dra-operator.dev/v1alpha1", "kind": "CpuParameters", "pinTo": "the moon"}}}]);
+    let parameters = json!({"pinTo": "the moon"});
+    broken["spec"]["devices"]["config"] = json!([{"opaque": {"driver": "dra.cpu", "parameters": parameters}}]);
     c.create::<ResourceClaim>(broken).await;
     c.create::<Pod>(pod("broken", Some("broken"))).await;
     eventually("the kubelet reports what is wrong with the parameters", || async {

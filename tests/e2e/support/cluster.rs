@@ -1,13 +1,13 @@
 //! Clients and tools of the cluster under test, and the product installed on it by its chart. IO.
 
-use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, process::Command, time::SystemTime};
 
 use dra_operator::api::DraDriverConfig;
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
         apps::v1::DaemonSet,
-        core::v1::{Namespace, Pod},
+        core::v1::{Event, Namespace, Pod, ServiceAccount},
         resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
     },
 };
@@ -24,6 +24,8 @@ use super::eventually;
 pub(crate) const NAMESPACE: &str = "dra-operator";
 /// The configuration that most tests use.
 pub(crate) const CONFIG: &str = "cpu";
+/// The label of the tests' namespaces.
+const TEST: &str = "e2e.dra-operator.dev/test";
 /// Its class of every CPU.
 pub(crate) const CLASS: &str = "any-cpu";
 
@@ -65,7 +67,9 @@ impl Cluster {
             .expect("`make cluster-up` writes target/cluster/env");
         let env =
             env.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-        Self { client, namespace: name.to_owned(), env }
+        // A namespace takes seconds to end: the next run does not wait for it.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        Self { client, namespace: format!("{name}-{now}"), env }
     }
 
     /// A fact of `target/cluster/env`.
@@ -94,15 +98,30 @@ impl Cluster {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// Ends what an earlier test left running, and makes a namespace of this test's own.
     async fn fresh_namespace(&self) {
         let namespaces = self.all::<Namespace>();
-        self.delete_and_wait(&namespaces, &self.namespace).await;
-        let namespace = serde_json::from_value(json!({"metadata": {"name": self.namespace}})).unwrap();
-        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
-        eventually("the namespace's service account", || async {
-            self.here::<k8s_openapi::api::core::v1::ServiceAccount>().get("default").await
-        })
-        .await;
+        for left in namespaces.list(&ListParams::default().labels(TEST)).await.unwrap() {
+            let (pods, claims) = (self.within::<Pod>(&left), self.within::<ResourceClaim>(&left));
+            for pod in pods.list(&ListParams::default()).await.unwrap() {
+                self.delete_and_wait(&pods, &pod.name_any()).await;
+            }
+            for claim in claims.list(&ListParams::default()).await.unwrap() {
+                self.delete_and_wait(&claims, &claim.name_any()).await;
+            }
+            namespaces.delete(&left.name_any(), &DeleteParams::default()).await.unwrap();
+        }
+        let namespace = json!({"metadata": {"name": self.namespace, "labels": {TEST: "true"}}});
+        namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
+        eventually("the namespace's service account", || async { self.here::<ServiceAccount>().get("default").await })
+            .await;
+    }
+
+    fn within<K>(&self, namespace: &Namespace) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &namespace.name_any())
     }
 
     pub(crate) async fn create<K>(&self, object: Value) -> K
@@ -218,7 +237,7 @@ impl Cluster {
 
     /// The messages of the events on an object of this test's namespace.
     pub(crate) async fn events(&self, name: &str) -> Vec<String> {
-        let events = self.here::<k8s_openapi::api::core::v1::Event>().list(&ListParams::default()).await.unwrap();
+        let events = self.here::<Event>().list(&ListParams::default()).await.unwrap();
         events
             .into_iter()
             .filter(|e| e.involved_object.name.as_deref() == Some(name))

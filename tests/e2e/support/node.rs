@@ -3,6 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use dra_operator::host::cpuset::CpuSet;
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
@@ -77,16 +78,14 @@ impl Cluster {
         let slices = self.slices().await;
         let results =
             claim.status.and_then(|s| s.allocation).and_then(|a| a.devices).and_then(|d| d.results).unwrap_or_default();
-        results.iter().flat_map(|result| device_cpus(&slices, &result.device)).collect()
+        results.iter().fold(CpuSet::new(), |cpus, result| cpus.union(&device_cpus(&slices, &result.device)))
     }
 }
 
-/// The CPUs of a core on this machine, which has one thread a core or is read from sysfs.
-fn device_cpus(slices: &[k8s_openapi::api::resource::v1::ResourceSlice], device: &str) -> Vec<u32> {
-    let device = slices.iter().flat_map(|s| s.spec.devices.iter().flatten()).find(|d| d.name == device).unwrap();
-    let first =
-        device.attributes.iter().flatten().find(|(key, _)| key.ends_with("cpuID")).and_then(|(_, v)| v.int).unwrap();
-    let siblings = format!("/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list");
-    let siblings: CpuSet = fs::read_to_string(siblings).unwrap().parse().unwrap();
-    siblings.iter().collect()
+/// The CPUs of a device, as it was published: `cpuIDs` of a core.
+fn device_cpus(slices: &[ResourceSlice], name: &str) -> CpuSet {
+    let device = slices.iter().flat_map(|s| s.spec.devices.iter().flatten()).find(|d| d.name == name);
+    let attributes = device.and_then(|d| d.attributes.as_ref()).unwrap_or_else(|| panic!("no slice has device {name}"));
+    let cpus = attributes.get("cpuIDs").and_then(|v| v.string.as_ref());
+    cpus.unwrap_or_else(|| panic!("{name} does not say its CPUs: {attributes:#?}")).parse().unwrap()
 }
