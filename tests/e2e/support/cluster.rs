@@ -137,7 +137,7 @@ impl Cluster {
     where
         K: Clone + Debug + DeserializeOwned,
     {
-        match api.delete(name, &DeleteParams::default().grace_period(0)).await {
+        match api.delete(name, &DeleteParams::default()).await {
             Err(kube::Error::Api(error)) if error.code == 404 => return,
             answer => drop(answer.unwrap()),
         }

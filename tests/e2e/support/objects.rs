@@ -19,7 +19,7 @@ pub(crate) fn pod(name: &str, claim: Option<&str>) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {
-            "terminationGracePeriodSeconds": 0,
+            "terminationGracePeriodSeconds": 1,
             "nodeSelector": {"kubernetes.io/hostname": "dra-node-1"},
             "containers": [container("main")],
         },
