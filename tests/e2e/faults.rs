@@ -86,8 +86,11 @@ async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothin
         }
         tokio::time::sleep(std::time::Duration::from_millis(after)).await;
         kill(&plugin_processes());
-        c.pod_is_ready(&first).await;
-        c.pod_is_ready(&second).await;
+        plugin_is_ready_again(&c).await;
+        for name in [&first, &second] {
+            c.nudge(name).await;
+            c.pod_is_ready(name).await;
+        }
         for name in [&first, &second] {
             let held = c.cpus_of_claim(name).await;
             c.container_has(name, "main", &held).await;

@@ -1,6 +1,12 @@
 //! Clients and tools of the cluster under test, and the product installed on it by its chart. IO.
 
-use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, process::Command, time::SystemTime};
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    path::{Path, PathBuf},
+    process::Command,
+    time::SystemTime,
+};
 
 use dra_operator::api::DraDriverConfig;
 use k8s_openapi::{
@@ -109,7 +115,11 @@ impl Cluster {
             for claim in claims.list(&ListParams::default()).await.unwrap() {
                 self.delete_and_wait(&claims, &claim.name_any()).await;
             }
-            namespaces.delete(&left.name_any(), &DeleteParams::default()).await.unwrap();
+            match namespaces.delete(&left.name_any(), &DeleteParams::default()).await {
+                // It was ending already.
+                Err(kube::Error::Api(error)) if error.code == 404 || error.code == 409 => {}
+                answer => drop(answer.unwrap()),
+            }
         }
         let namespace = json!({"metadata": {"name": self.namespace, "labels": {TEST: "true"}}});
         namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
@@ -159,6 +169,7 @@ impl Cluster {
                 "cdiDir": self.place("CDI_DIR"),
                 "nriSocket": self.place("NRI_SOCKET"),
             },
+            "health": {"publishDeadline": "10s"},
             "deviceClasses": [{"name": CLASS, "matchAttributes": [{"key": "cores", "operator": "Exists"}]}],
         })
     }
@@ -235,6 +246,13 @@ impl Cluster {
         .await
     }
 
+    /// Has the kubelet look at a pod now: after a failed Prepare it would only at its next full round, a minute later.
+    pub(crate) async fn nudge(&self, pod: &str) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis().to_string();
+        let patch = json!({"metadata": {"annotations": {"e2e.dra-operator.dev/nudged": now}}});
+        self.here::<Pod>().patch(pod, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
     /// The messages of the events on an object of this test's namespace.
     pub(crate) async fn events(&self, name: &str) -> Vec<String> {
         let events = self.here::<Event>().list(&ListParams::default()).await.unwrap();
@@ -293,15 +311,18 @@ pub(crate) fn script(name: &str, arguments: &[&str]) -> String {
     run(&root().join("tests/cluster").join(name), arguments)
 }
 
-fn run(program: &std::path::Path, arguments: &[&str]) -> String {
+fn run(program: &Path, arguments: &[&str]) -> String {
+    try_run(program, arguments).unwrap_or_else(|said| panic!("{} {arguments:?}:\n{said}", program.display()))
+}
+
+/// As `tool`, for what may fail: then what it said.
+pub(crate) fn try_tool(name: &str, arguments: &[&str]) -> Result<String, String> {
+    try_run(&root().join("target/tools/bin").join(name), arguments)
+}
+
+fn try_run(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(arguments).current_dir(root()).output();
     let output = output.unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "{} {arguments:?}:\n{text}{}",
-        program.display(),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    text
+    if output.status.success() { Ok(text) } else { Err(text + &String::from_utf8_lossy(&output.stderr)) }
 }

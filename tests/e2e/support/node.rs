@@ -7,7 +7,7 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    cluster::{Cluster, tool},
+    cluster::{Cluster, try_tool},
     eventually,
 };
 
@@ -52,17 +52,25 @@ pub(crate) fn online() -> CpuSet {
 impl Cluster {
     /// The CPUs that a container's first process may use, as the kernel says inside it.
     pub(crate) fn cpus_of(&self, pod: &str, container: &str) -> CpuSet {
-        let status =
-            tool("kubectl", &["-n", &self.namespace, "exec", pod, "-c", container, "--", "cat", "/proc/1/status"]);
+        self.try_cpus_of(pod, container).unwrap()
+    }
+
+    fn try_cpus_of(&self, pod: &str, container: &str) -> Result<CpuSet, String> {
+        let arguments = ["-n", &self.namespace, "exec", pod, "-c", container, "--", "cat", "/proc/1/status"];
+        let status = try_tool("kubectl", &arguments)?;
         let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
-        line.parse().unwrap()
+        Ok(line.parse().unwrap())
     }
 
     /// Waits until a container may use exactly `cpus`.
     pub(crate) async fn container_has(&self, pod: &str, container: &str, cpus: &CpuSet) {
         eventually(&format!("{pod}/{container} has CPUs {cpus}"), || async {
-            let has = self.cpus_of(pod, container);
-            if has == *cpus { Ok(()) } else { Err(format!("it has {has}")) }
+            match self.try_cpus_of(pod, container) {
+                Ok(has) if has == *cpus => Ok(()),
+                Ok(has) => Err(format!("it has {has}")),
+                // The kubelet may be starting.
+                Err(said) => Err(said),
+            }
         })
         .await;
     }
