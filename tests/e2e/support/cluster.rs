@@ -19,7 +19,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl Cluster {
     pub(crate) async fn with_operator(name: &str) -> Self {
         let cluster = Self::connect(name).await;
         cluster.helm_install(&[]);
-        for config in cluster.all::<DraDriverConfig>().list(&ListParams::default()).await.unwrap() {
+        for config in cluster.configs_as_written().list(&ListParams::default()).await.unwrap() {
             if config.name_any() != CONFIG {
                 cluster.delete_config(&config.name_any()).await;
             }
@@ -174,16 +174,21 @@ impl Cluster {
         })
     }
 
-    pub(crate) async fn apply_config(&self, name: &str, spec: Value) -> DraDriverConfig {
+    /// DraDriverConfigs as they are kept, also those that no type of ours can read.
+    fn configs_as_written(&self) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &ApiResource::erase::<DraDriverConfig>(&()))
+    }
+
+    pub(crate) async fn apply_config(&self, name: &str, spec: Value) {
         let config = json!({
             "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "metadata": {"name": name}, "spec": spec,
         });
         let params = PatchParams::apply("e2e").force();
-        self.all().patch(name, &params, &Patch::Apply(config)).await.unwrap()
+        self.configs_as_written().patch(name, &params, &Patch::Apply(config)).await.unwrap();
     }
 
     pub(crate) async fn delete_config(&self, name: &str) {
-        self.delete_and_wait(&self.all::<DraDriverConfig>(), name).await;
+        self.delete_and_wait(&self.configs_as_written(), name).await;
     }
 
     /// Waits until what was last applied is in effect.
