@@ -204,7 +204,7 @@ async fn a_truncated_checkpoint_fails_closed_and_says_so() {
     .await;
     let logs = super::support::cluster::tool(
         "kubectl",
-        &["-n", super::support::cluster::NAMESPACE, "logs", "-l", "dra-operator.dev/config=cpu", "--tail=50"],
+        &["-n", super::support::cluster::NAMESPACE, "logs", "-l", "dra-operator.dev/config=cpu", "--tail=500"],
     );
     assert!(logs.contains(&name), "{logs}");
     c.container_has("pinned", "main", &held).await;

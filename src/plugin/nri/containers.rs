@@ -67,7 +67,13 @@ impl Containers {
             };
             let reassert = matches!(usage, Use::Claim(_));
             let attempts = Attempts::WithOthers;
-            known.insert(id, Known { usage, before, has, asked: None, updatable: true, reassert, attempts });
+            // Those that run are not told from those that are about to: no event will say of the former that they started.
+            let (started, doubtful) = (false, false);
+            let asked = None;
+            known.insert(
+                id,
+                Known { usage, before, has, asked, updatable: true, started, doubtful, reassert, attempts },
+            );
         }
         let mut containers = Self { known, share, everything, ..Self::default() };
         containers.requeue();
@@ -95,6 +101,8 @@ impl Containers {
             has: Arc::new(would_have),
             asked: None,
             updatable: false,
+            started: false,
+            doubtful: false,
             reassert: false,
             attempts: Attempts::WithOthers,
         };
@@ -132,6 +140,21 @@ impl Containers {
             known.has = has;
         }
         self.enqueue(id);
+    }
+
+    /// The runtime says that a container runs: what was changed while it may have been starting is changed again.
+    pub fn started(&mut self, id: &str) {
+        let Some(known) = self.known.get_mut(id) else { return };
+        known.started = true;
+        if std::mem::take(&mut known.doubtful) {
+            known.reassert = true;
+            if known.usage == Use::Free && self.share.is_none() {
+                // It was given back while it started, and may still be kept to what it had.
+                known.has = Arc::new(known.has.after(Cow::Borrowed(&self.everything)).into_owned());
+            }
+            known.attempts = Attempts::WithOthers;
+            self.enqueue(id);
+        }
     }
 
     /// A container is no more.
@@ -188,6 +211,7 @@ impl Containers {
             }
             known.has = Arc::clone(placement);
             known.reassert = false;
+            known.doubtful = !known.started;
             known.attempts = Attempts::WithOthers;
             if self.is_due(id) {
                 self.enqueue(id);

@@ -19,9 +19,10 @@ use crate::plugin::grants::{ContainerIdentity, Grants};
 
 /// What the runtime is asked to tell. The events after a creation and an update say when a container can be found by an
 /// update, and what it really has.
-const EVENTS: [Event; 6] = [
+const EVENTS: [Event; 7] = [
     Event::CreateContainer,
     Event::PostCreateContainer,
+    Event::PostStartContainer,
     Event::UpdateContainer,
     Event::PostUpdateContainer,
     Event::StopContainer,
@@ -77,6 +78,11 @@ impl Service {
                 self.exists(event.container.as_ref());
                 Ok(Empty {}.encode_to_vec())
             }
+            "PostStartContainer" => {
+                let event: ContainerEvent = decode(method, payload)?;
+                self.runs(event.container.as_ref());
+                Ok(Empty {}.encode_to_vec())
+            }
             "StopContainer" | "RemoveContainer" => {
                 let event: ContainerEvent = decode(method, payload)?;
                 self.is_gone(event.container.as_ref());
@@ -86,6 +92,7 @@ impl Service {
                 let event: StateChangeEvent = decode(method, payload)?;
                 match event.event() {
                     Event::PostCreateContainer | Event::PostUpdateContainer => self.exists(event.container.as_ref()),
+                    Event::PostStartContainer => self.runs(event.container.as_ref()),
                     Event::StopContainer | Event::RemoveContainer => self.is_gone(event.container.as_ref()),
                     _ => {}
                 }
@@ -180,6 +187,12 @@ impl Service {
     fn exists(&mut self, container: Option<&Container>) {
         if let (Some(container), Some(containers)) = (container, &mut self.containers) {
             containers.observe(&container.id, Placement::of_container(container).ok());
+        }
+    }
+
+    fn runs(&mut self, container: Option<&Container>) {
+        if let (Some(container), Some(containers)) = (container, &mut self.containers) {
+            containers.started(&container.id);
         }
     }
 

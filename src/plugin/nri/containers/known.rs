@@ -54,6 +54,11 @@ pub(super) struct Known {
     pub asked: Option<Arc<Placement>>,
     /// The runtime can find it: before that, an update of it would be lost without a word.
     pub updatable: bool,
+    /// The runtime said that it runs. Until then it may be starting: then an update changes what is written down of it,
+    /// and not the process that was already made from it.
+    pub started: bool,
+    /// Changed before the runtime said that it runs: once it does, the change is made again.
+    pub doubtful: bool,
     /// To be given its placement even if it seems to have it.
     pub reassert: bool,
     /// Updates of several failed, so it is tried alone; then it failed alone, and is not tried until later.

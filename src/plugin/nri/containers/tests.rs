@@ -120,6 +120,30 @@ fn a_container_is_not_updated_before_the_runtime_can_find_it() {
 }
 
 #[test]
+fn what_was_changed_while_a_container_started_is_changed_again_once_it_runs() {
+    let mut containers = host(vec![claims("c", "0-1", ""), free("f", "")], Some("2-7"));
+    assert_eq!(settle(&mut containers), ["c 0-1", "f 2-7"]);
+    containers.started("c");
+    containers.started("f");
+    assert_eq!(settle(&mut containers), ["c 0-1", "f 2-7"], "the runtime may have changed what it had read before");
+    containers.started("c");
+    assert_eq!(settle(&mut containers), [""; 0], "it ran when it was changed");
+
+    containers.create("g", Use::Free, on(""));
+    containers.observe("g", Some(on("2-7")));
+    containers.keep_others_to(None, on("0-7"));
+    assert_eq!(settle(&mut containers), ["f 0-7", "g 0-7"]);
+    containers.started("g");
+    assert_eq!(settle(&mut containers), ["g 0-7"], "also what was given back");
+    assert!(remembered(&containers).is_empty());
+
+    containers.create("h", Use::Claim(on("0")), on(""));
+    containers.observe("h", Some(on("0")));
+    containers.started("h");
+    assert_eq!(settle(&mut containers), [""; 0], "it was created so");
+}
+
+#[test]
 fn an_update_by_somebody_else_does_not_move_a_claims_container() {
     let mut containers = host(vec![claims("a", "0-1", "0-1")], Some("2-7"));
     settle(&mut containers);
