@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 use kube::{ResourceExt, api::DeleteParams};
 
 use super::support::{
-    cluster::{CONFIG, Cluster, script},
+    cluster::{CONFIG, Cluster, NAMESPACE, script, tool},
     eventually,
     node::{kill, online, plugin_processes},
     objects::{claim, pod},
@@ -177,7 +177,7 @@ async fn cdi_files_are_made_again_when_the_directory_is_emptied() {
     })
     .await;
     // The container of a running pod can be made anew, which needs the file.
-    super::support::cluster::tool("kubectl", &["-n", &c.namespace, "exec", "pinned", "--", "true"]);
+    tool("kubectl", &["-n", &c.namespace, "exec", "pinned", "--", "true"]);
     another_claim_gets_the_rest(&c, &held).await;
 }
 
@@ -185,16 +185,11 @@ async fn cdi_files_are_made_again_when_the_directory_is_emptied() {
 async fn a_truncated_checkpoint_fails_closed_and_says_so() {
     let c = Cluster::with_driver("checkpoint").await;
     let held = pinned_and_neighbour(&c).await;
-    let checkpoint = fs::read_dir(c.state_dir())
-        .unwrap()
-        .map(|e| e.unwrap().path())
-        .find(|p| p.extension().is_some_and(|e| e == "json"))
-        .expect("a checkpoint");
+    let checkpoint = c.state_dir().join("checkpoint.json");
     let whole = fs::read(&checkpoint).unwrap();
     kill(&plugin_processes());
     fs::write(&checkpoint, &whole[..whole.len() / 2]).unwrap();
 
-    let name = checkpoint.file_name().unwrap().to_str().unwrap().to_owned();
     c.create::<ResourceClaim>(claim("refused", 1)).await;
     c.create::<Pod>(pod("refused", Some("refused"))).await;
     c.config_where(CONFIG, "says that the checkpoint is broken", |config| {
@@ -202,11 +197,11 @@ async fn a_truncated_checkpoint_fails_closed_and_says_so() {
         problems.is_some_and(|p| p.first.iter().any(|p| p.node == "dra-node-1"))
     })
     .await;
-    let logs = super::support::cluster::tool(
-        "kubectl",
-        &["-n", super::support::cluster::NAMESPACE, "logs", "-l", "dra-operator.dev/config=cpu", "--tail=500"],
-    );
-    assert!(logs.contains(&name), "{logs}");
+    eventually("the log names the file", || async {
+        let logs = tool("kubectl", &["-n", NAMESPACE, "logs", "-l", "dra-operator.dev/config=cpu", "--tail=500"]);
+        if logs.contains("checkpoint.json") { Ok(()) } else { Err(logs) }
+    })
+    .await;
     c.container_has("pinned", "main", &held).await;
     assert_eq!(fs::read(&checkpoint).unwrap(), whole[..whole.len() / 2], "what is broken is not overwritten");
 

@@ -18,7 +18,7 @@ mod known;
 
 pub(super) use known::{Change, Kept, Observed, Use};
 
-use self::known::{Attempts, Known};
+use self::known::{Attempts, Known, Start};
 use super::placement::{Placement, without_claim};
 use crate::host::cpuset::CpuSet;
 
@@ -67,13 +67,8 @@ impl Containers {
             };
             let reassert = matches!(usage, Use::Claim(_));
             let attempts = Attempts::WithOthers;
-            // Those that run are not told from those that are about to: no event will say of the former that they started.
-            let (started, doubtful) = (false, false);
-            let asked = None;
-            known.insert(
-                id,
-                Known { usage, before, has, asked, updatable: true, started, doubtful, reassert, attempts },
-            );
+            let start = Start::Unsaid;
+            known.insert(id, Known { usage, before, has, asked: None, updatable: true, start, reassert, attempts });
         }
         let mut containers = Self { known, share, everything, ..Self::default() };
         containers.requeue();
@@ -101,8 +96,7 @@ impl Containers {
             has: Arc::new(would_have),
             asked: None,
             updatable: false,
-            started: false,
-            doubtful: false,
+            start: Start::Unsaid,
             reassert: false,
             attempts: Attempts::WithOthers,
         };
@@ -145,8 +139,7 @@ impl Containers {
     /// The runtime says that a container runs: what was changed while it may have been starting is changed again.
     pub fn started(&mut self, id: &str) {
         let Some(known) = self.known.get_mut(id) else { return };
-        known.started = true;
-        if std::mem::take(&mut known.doubtful) {
+        if std::mem::replace(&mut known.start, Start::Said) == Start::Doubtful {
             known.reassert = true;
             if known.usage == Use::Free && self.share.is_none() {
                 // It was given back while it started, and may still be kept to what it had.
@@ -211,7 +204,9 @@ impl Containers {
             }
             known.has = Arc::clone(placement);
             known.reassert = false;
-            known.doubtful = !known.started;
+            if known.start == Start::Unsaid {
+                known.start = Start::Doubtful;
+            }
             known.attempts = Attempts::WithOthers;
             if self.is_due(id) {
                 self.enqueue(id);

@@ -54,15 +54,23 @@ pub(super) struct Known {
     pub asked: Option<Arc<Placement>>,
     /// The runtime can find it: before that, an update of it would be lost without a word.
     pub updatable: bool,
-    /// The runtime said that it runs. Until then it may be starting: then an update changes what is written down of it,
-    /// and not the process that was already made from it.
-    pub started: bool,
-    /// Changed before the runtime said that it runs: once it does, the change is made again.
-    pub doubtful: bool,
+    /// Whether the runtime said that it runs.
+    pub start: Start,
     /// To be given its placement even if it seems to have it.
     pub reassert: bool,
     /// Updates of several failed, so it is tried alone; then it failed alone, and is not tried until later.
     pub attempts: Attempts,
+}
+
+/// Whether the runtime said that a container runs. Until then it may be starting, and an update changes what is written
+/// down of it, and not the process that was already made from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// Not yet; of one that ran before we were there it never will.
+    Unsaid,
+    /// Not yet, and it was changed: once it runs, the change is made again.
+    Doubtful,
+    Said,
 }
 
 /// How a container is to be changed.
