@@ -3,10 +3,7 @@
 //! A node is judged while it exists and has a plugin pod, so that one that goes away leaves no problem behind. A node
 //! without a plugin pod may publish as it likes: that is no problem of the roll-out.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -65,11 +62,15 @@ pub fn judge(
     let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
     let mut health = Health::default();
     let mut problems = Vec::new();
-    let publishing: BTreeSet<_> =
-        pools.iter().filter(|pool| pool.is_complete()).filter_map(|pool| pool.node()).collect();
-    health.publishing = publishing.iter().filter(|node| by_node.contains_key(*node)).count();
+    let mut pools_of: BTreeMap<&str, Vec<&Pool<'_>>> = BTreeMap::new();
+    for pool in pools {
+        if let Some(node) = pool.node() {
+            pools_of.entry(node).or_default().push(pool);
+        }
+    }
     for (node, pods) in by_node {
-        let pools: Vec<_> = pools.iter().filter(|pool| pool.node() == Some(node)).copied().collect();
+        let pools = pools_of.remove(node).unwrap_or_default();
+        health.publishing += usize::from(pools.iter().any(|pool| pool.is_complete()));
         let Some((reason, message)) = complaint(nodes.get(node).copied(), &pods, &pools) else { continue };
         let known = before.problems.iter().find(|problem| problem.node == node);
         let since = match (before.unwell, known) {

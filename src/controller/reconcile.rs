@@ -6,8 +6,11 @@ mod object;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -73,12 +76,29 @@ pub struct Context {
     pub caches: Caches,
     /// The configs.
     pub configs: Store<Guarded>,
+    /// What a look costs.
+    pub pace: Arc<Pace>,
     /// What the cluster lacks.
     pub lacks: watch::Receiver<Option<String>>,
     /// Events.
     pub recorder: Recorder,
     /// What is remembered of each config, by its id.
     pub remembered: Mutex<HashMap<String, Remembered>>,
+}
+
+/// How long the last look computed, without waiting for answers.
+#[derive(Debug, Default)]
+pub struct Pace(AtomicU64);
+
+impl Pace {
+    /// How long the last look computed.
+    pub fn last(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+
+    fn note(&self, took: Duration) {
+        self.0.store(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
 }
 
 /// Looks at one config and brings the cluster closer to it.
@@ -202,7 +222,9 @@ impl Context {
         let mut report = self.writer.carry_out(config, actions, &blocks, &mut memory.children, now).await;
         blocks.append(&mut report.blocks);
         let children = memory.children.catch_up(snapshot.children.clone(), now);
+        let start = Instant::now();
         let judged = judge(config, &desired, &children, snapshot, view, memory, now);
+        self.pace.note(start.elapsed());
         let status = status::status(&Facts {
             config,
             lacks,

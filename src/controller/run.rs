@@ -26,11 +26,13 @@ use super::{
     metrics::Metrics,
     observe::{Caches, Changes},
     preflight,
-    reconcile::{Context, Guarded, on_error, reconcile},
+    reconcile::{Context, Guarded, Pace, on_error, reconcile},
 };
 
 /// Changes that come closer together are looked at together.
 const TOGETHER: Duration = Duration::from_millis(100);
+/// Looks take at most one part in so many of the time, however large the cluster and busy its claims.
+const SHARE: u32 = 8;
 /// Between questions for an API that is missing.
 const ASK_AGAIN: Duration = Duration::from_secs(15);
 
@@ -90,10 +92,11 @@ impl Operator {
         let (caches, changes) = Caches::new(&self.client, &self.settings.namespace);
         let (asked, lacks) = watch::channel(None);
         let news = Arc::new(Notify::new());
+        let pace = Arc::new(Pace::default());
         let configs: Api<Guarded> = Api::all(self.client.clone());
         let controller = Controller::new(configs, watcher::Config::default())
             .with_config(Tuning::default().concurrency(1))
-            .reconcile_all_on(coalesced(Arc::clone(&news)))
+            .reconcile_all_on(coalesced(Arc::clone(&news), Arc::clone(&pace)))
             // Polled by the loop itself: while it turns, the heart beats. Nothing is reconciled for it.
             .reconcile_all_on(self.beats().filter(|()| std::future::ready(false)))
             .graceful_shutdown_on(stop.cancelled_owned());
@@ -105,6 +108,7 @@ impl Operator {
             },
             settings: self.settings.clone(),
             caches: caches.clone(),
+            pace,
             configs: controller.store(),
             lacks,
             recorder: Recorder::new(
@@ -178,11 +182,12 @@ impl Operator {
     }
 }
 
-/// One item for all news within a moment: a busy cluster delays nothing for ever, as a debounce would.
-fn coalesced(news: Arc<Notify>) -> impl Stream<Item = ()> + Send {
-    futures::stream::unfold(news, async |news| {
+/// One item for all news within a moment: a busy cluster delays nothing for ever, as a debounce would. The moment grows
+/// with what a look costs.
+fn coalesced(news: Arc<Notify>, pace: Arc<Pace>) -> impl Stream<Item = ()> + Send {
+    futures::stream::unfold((news, pace), async |(news, pace)| {
         news.notified().await;
-        sleep(TOGETHER).await;
-        Some(((), news))
+        sleep(TOGETHER.max(pace.last() * SHARE)).await;
+        Some(((), (news, pace)))
     })
 }
