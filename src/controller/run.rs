@@ -7,7 +7,7 @@ use kube::{
     Api, Client,
     runtime::{
         Controller,
-        controller::Config as Tuning,
+        controller::{self, Config as Tuning},
         events::{Recorder, Reporter},
         watcher,
     },
@@ -117,21 +117,31 @@ impl Operator {
             ),
             remembered: HashMap::new().into(),
         });
+        let configs = controller.store();
+        let filled = async {
+            configs.wait_until_ready().await.ok();
+            caches.filled().await;
+            self.health.enter(Phase::Leading);
+            tracing::info!("caches are filled");
+            std::future::pending::<()>().await;
+        };
         let reconciles = controller.run(reconcile, on_error, context).for_each(async |done| {
-            if let Err(error) = done {
-                tracing::debug!(%error, "controller");
+            // What reconcile itself met is told there; an object that is gone meanwhile is no news.
+            if let Err(controller::Error::QueueError(error)) = done {
+                self.metrics.failed("watch");
+                tracing::warn!(%error, "watch DraDriverConfig (is its CRD installed?); it is tried again");
             }
         });
         tokio::select! {
             () = reconciles => {}
-            () = self.follow(changes, &caches, &news) => {}
+            () = filled => {}
+            () = self.follow(changes, &news) => {}
             () = self.ask(&asked, &news) => {}
         }
     }
 
     /// Keeps the caches filled, and tells of changes.
-    async fn follow(&self, mut changes: Changes, caches: &Caches, news: &Notify) {
-        let mut filled = false;
+    async fn follow(&self, mut changes: Changes, news: &Notify) {
         while let Some(change) = changes.next().await {
             match change {
                 Ok(()) => news.notify_one(),
@@ -139,11 +149,6 @@ impl Operator {
                     self.metrics.failed("watch");
                     tracing::warn!(%error, "watch");
                 }
-            }
-            if !filled && caches.are_ready() {
-                filled = true;
-                self.health.enter(Phase::Leading);
-                tracing::info!("caches are filled");
             }
         }
     }

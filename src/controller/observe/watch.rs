@@ -81,13 +81,20 @@ impl Caches {
         (Self { children, slices, pods, nodes, claims }, futures::stream::select_all(changes).boxed())
     }
 
+    /// Returns when every cache has been filled once; for ever where one cannot be.
+    pub async fn filled(&self) {
+        for children in self.children.values() {
+            children.wait_until_ready().await.ok();
+        }
+        self.slices.wait_until_ready().await.ok();
+        self.pods.wait_until_ready().await.ok();
+        self.nodes.wait_until_ready().await.ok();
+        self.claims.wait_until_ready().await.ok();
+    }
+
     /// Whether every cache has been filled once.
     pub fn are_ready(&self) -> bool {
-        self.children.values().all(is_ready)
-            && is_ready(&self.slices)
-            && is_ready(&self.pods)
-            && is_ready(&self.nodes)
-            && is_ready(&self.claims)
+        self.filled().now_or_never().is_some()
     }
 
     /// A live object by kind and name, as far as it is watched.
@@ -133,10 +140,6 @@ pub fn child_api(client: &Client, namespace: &str, kind: ChildKind) -> Api<Dynam
     } else {
         Api::all_with(client.clone(), &resource)
     }
-}
-
-fn is_ready<T: Clone>(store: &Store<Kept<T>>) -> bool {
-    store.wait_until_ready().now_or_never().is_some_and(|ready| ready.is_ok())
 }
 
 fn values<T: Clone>(store: &Store<Kept<T>>) -> Vec<T> {
@@ -283,7 +286,7 @@ mod tests {
         ];
         let changes = visible(writer, futures::stream::iter(events.map(Ok))).count().await;
         assert_eq!(changes, 4);
-        assert!(is_ready(&store));
+        assert!(store.wait_until_ready().now_or_never().is_some());
         assert_eq!(values(&store), [1]);
     }
 }
