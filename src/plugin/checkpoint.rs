@@ -1,14 +1,15 @@
 //! The prepared claims on disk. IO: one file in the state directory.
 //!
-//! A write is atomic and durable: a temporary file is synced and renamed over the old one, then the directory is
+//! A write is atomic and durable: a second file is synced and takes the first one's place, then the directory is
 //! synced. What cannot be read is never overwritten: the caller fails closed until a person has mended it.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -16,6 +17,9 @@ use crate::plugin::prepared::PreparedClaim;
 
 /// The layout that this version writes. A higher one is another release's: it may hold what is not understood here.
 const VERSION: u64 = 1;
+
+/// The file's size is a multiple of it, so that it rarely changes.
+const BLOCK: usize = 4096;
 
 /// Why the checkpoint cannot be read or written. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -124,13 +128,25 @@ impl Checkpoint {
         self.replace(encoded).map_err(|source| CheckpointError::Write { path: self.path.clone(), source })
     }
 
+    /// The two files change places, and the one of the write before the last is written over. With its size kept by
+    /// spaces before the content, no block is allocated or freed: syncing it is one write to the disk, where a new file
+    /// also waits for the file system's journal.
     fn replace(&self, encoded: &[u8]) -> io::Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("."));
-        let temporary = self.path.with_extension("json.tmp");
-        let mut file = File::create(&temporary)?;
-        file.write_all(encoded)?;
+        let other = self.path.with_extension("json.tmp");
+        let size = encoded.len().next_multiple_of(BLOCK);
+        let mut content = vec![b' '; size - encoded.len()];
+        content.extend_from_slice(encoded);
+        let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(&other)?;
+        if file.metadata()?.len() != size as u64 {
+            file.set_len(size as u64)?;
+        }
+        file.write_all(&content)?;
         file.sync_data()?;
-        fs::rename(&temporary, &self.path)?;
+        if renameat_with(CWD, &other, CWD, &self.path, RenameFlags::EXCHANGE).is_err() {
+            // The first write, or a file system that cannot exchange two.
+            fs::rename(&other, &self.path)?;
+        }
         File::open(directory)?.sync_all()
     }
 }
@@ -199,7 +215,7 @@ mod tests {
     #[test]
     fn the_format_on_disk_stays() {
         let (_dir, checkpoint) = written(&claims());
-        insta::assert_snapshot!(fs::read_to_string(checkpoint.path()).unwrap());
+        insta::assert_snapshot!(fs::read_to_string(checkpoint.path()).unwrap().trim_start());
     }
 
     #[test]
@@ -213,7 +229,8 @@ mod tests {
         let (_dir, checkpoint) = written(&claims());
         let whole = fs::read(checkpoint.path()).unwrap();
         // The last byte is the newline after the JSON.
-        for length in 0..whole.len() - 1 {
+        let content = whole.iter().position(|byte| *byte != b' ').unwrap();
+        for length in (0..content).step_by(512).chain(content..whole.len() - 1) {
             fs::write(checkpoint.path(), &whole[..length]).unwrap();
             let error = checkpoint.read().unwrap_err().to_string();
             assert!(error.contains("checkpoint.json is damaged") && error.contains("drain the node"), "{error}");
@@ -234,6 +251,20 @@ mod tests {
         let text = fs::read_to_string(checkpoint.path()).unwrap().replace("\"version\":1", "\"version\":2");
         fs::write(checkpoint.path(), text).unwrap();
         assert!(checkpoint.read().unwrap_err().to_string().contains("has version 2"));
+    }
+
+    #[test]
+    fn two_files_change_places_and_keep_their_size_until_more_is_to_be_kept() {
+        let (dir, checkpoint) = written(&claims());
+        let many: Vec<_> = (0..100).flat_map(|_| claims()).collect();
+        for (claims, size) in
+            [(claims(), BLOCK), (vec![], BLOCK), (claims(), BLOCK), (many, 6 * BLOCK), (vec![], BLOCK)]
+        {
+            checkpoint.write(&encode(claims.iter()).unwrap()).unwrap();
+            assert_eq!(checkpoint.read().unwrap(), Some(claims));
+            assert_eq!(fs::metadata(checkpoint.path()).unwrap().len(), size as u64);
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

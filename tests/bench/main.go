@@ -126,8 +126,9 @@ func (b *bench) plugins(ctx context.Context) (ours, reference *plugin, err error
 	if filepath.Clean(b.hostRoot) != "/" {
 		pinning = "None"
 	}
-	ours = &plugin{driver: "dra.cpu", devices: names, bench: b, command: []string{b.binary, "node-plugin",
-		"--driver-name", "dra.cpu", "--node-name", b.node, "--kubelet-root-dir", b.kubeletRoot, "--cdi-dir", b.cdiDir,
+	// Not dra.cpu: the controller's node plugin, of another process, has that name.
+	ours = &plugin{driver: "bench.cpu", devices: names, bench: b, command: []string{b.binary, "node-plugin",
+		"--driver-name", "bench.cpu", "--node-name", b.node, "--kubelet-root-dir", b.kubeletRoot, "--cdi-dir", b.cdiDir,
 		"--nri-socket", b.nriSocket, "--host-root", b.hostRoot, "--http-bind", "127.0.0.1:18081",
 		"cpu", "--granularity", "Core", "--pinning", pinning}}
 	reference = &plugin{driver: "ref.cpu", devices: names, bench: b, command: []string{b.reference,
