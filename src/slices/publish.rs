@@ -71,7 +71,6 @@ pub struct Publisher<'a> {
     pool: NodePool,
     devices: &'a [Device],
     counters: PublishCounters,
-    wanted: Vec<ResourceSlice>,
     seen: Seen,
     kept: Kept,
     reported: BTreeSet<String>,
@@ -88,7 +87,6 @@ impl<'a> Publisher<'a> {
             pool: NodePool { driver: driver.to_owned(), node: node.to_owned(), owner: None },
             devices,
             counters,
-            wanted: vec![],
             seen: Seen::default(),
             kept: Kept::default(),
             reported: BTreeSet::new(),
@@ -151,12 +149,12 @@ impl<'a> Publisher<'a> {
 
     /// Writes what it takes to make the slices the wanted ones; how many writes that were.
     async fn put_right(&mut self) -> Result<usize, PublishError> {
-        let mut changes = diff(&self.wanted, &self.seen.slices(), &self.kept);
+        let mut changes = self.changes();
         if self.published && changes.iter().any(|change| matches!(change, Change::Create(_))) {
             // A slice went: perhaps with the Node it was owned by, which may have come back with another UID.
             let uid = owner_uid(&self.client, &self.pool.node).await?;
             self.owned_by(&uid);
-            changes = diff(&self.wanted, &self.seen.slices(), &self.kept);
+            changes = self.changes();
         }
         let count = changes.len();
         for change in changes {
@@ -167,9 +165,13 @@ impl<'a> Publisher<'a> {
         Ok(count)
     }
 
+    /// What to write. The wanted slices are not kept: on a node with many devices each copy of them is megabytes.
+    fn changes(&self) -> Vec<Change> {
+        diff(&self.pool.pack(self.devices), &self.seen.slices(), &self.kept)
+    }
+
     fn owned_by(&mut self, uid: &str) {
         self.pool.owner = Some(node_owner(&self.pool.node, uid));
-        self.wanted = self.pool.pack(self.devices);
     }
 
     async fn carry_out(&mut self, change: Change) -> Result<(), PublishError> {
