@@ -1,6 +1,6 @@
 //! What breaks on a node, and that nothing is lost and nothing given twice.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use dra_operator::host::cpuset::CpuSet;
 use k8s_openapi::api::{
@@ -18,6 +18,7 @@ use super::support::{
 
 /// A pinned pod `pinned` with claim `one`, a pod `neighbour` kept off its CPUs; answers the CPUs held.
 async fn pinned_and_neighbour(c: &Cluster) -> CpuSet {
+    fresh_plugin(c).await;
     c.create::<Pod>(pod("neighbour", None)).await;
     c.create::<ResourceClaim>(claim("one", 1)).await;
     c.create::<Pod>(pod("pinned", Some("one"))).await;
@@ -43,6 +44,14 @@ async fn another_claim_gets_the_rest(c: &Cluster, held: &CpuSet) {
         c.delete_and_wait(&c.here::<Pod>(), name).await;
     }
     c.container_has("neighbour", "main", &online()).await;
+}
+
+/// A new pod: the kubelet lets one that was killed before wait longer each time.
+async fn fresh_plugin(c: &Cluster) {
+    for pod in c.plugin_pods().await {
+        c.delete_and_wait(&c.in_operator_namespace::<Pod>(), &pod.name_any()).await;
+    }
+    plugin_is_ready_again(c).await;
 }
 
 async fn plugin_is_ready_again(c: &Cluster) {
@@ -103,8 +112,7 @@ async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothin
             c.delete_and_wait(&c.here::<Pod>(), name).await;
             c.delete_and_wait(&c.here::<ResourceClaim>(), name).await;
         }
-        c.delete_and_wait(&c.in_operator_namespace::<Pod>(), &c.plugin_pods().await[0].name_any()).await;
-        plugin_is_ready_again(&c).await;
+        fresh_plugin(&c).await;
     }
 }
 
@@ -185,11 +193,8 @@ async fn cdi_files_are_made_again_when_the_directory_is_emptied() {
 async fn a_truncated_checkpoint_fails_closed_and_says_so() {
     let c = Cluster::with_driver("checkpoint").await;
     let held = pinned_and_neighbour(&c).await;
-    let checkpoint = c.state_dir().join("checkpoint.json");
-    let whole = fs::read(&checkpoint).unwrap();
     kill(&plugin_processes());
-    fs::write(&checkpoint, &whole[..whole.len() / 2]).unwrap();
-
+    let checkpoint = Halved::of(c.state_dir().join("checkpoint.json"));
     c.create::<ResourceClaim>(claim("refused", 1)).await;
     c.create::<Pod>(pod("refused", Some("refused"))).await;
     c.config_where(CONFIG, "says that the checkpoint is broken", |config| {
@@ -203,13 +208,37 @@ async fn a_truncated_checkpoint_fails_closed_and_says_so() {
     })
     .await;
     c.container_has("pinned", "main", &held).await;
-    assert_eq!(fs::read(&checkpoint).unwrap(), whole[..whole.len() / 2], "what is broken is not overwritten");
+    assert_eq!(fs::read(&checkpoint.path).unwrap(), checkpoint.half(), "what is broken is not overwritten");
 
-    fs::write(&checkpoint, &whole).unwrap();
+    drop(checkpoint);
     c.delete_and_wait(&c.here::<Pod>(), "refused").await;
     c.delete_and_wait(&c.here::<ResourceClaim>(), "refused").await;
-    kill(&plugin_processes());
-    plugin_is_ready_again(&c).await;
+    fresh_plugin(&c).await;
     still_pinned(&c, &held).await;
     another_claim_gets_the_rest(&c, &held).await;
+}
+
+/// A file that has lost its second half, and gets it back at the end.
+struct Halved {
+    path: PathBuf,
+    whole: Vec<u8>,
+}
+
+impl Halved {
+    fn of(path: PathBuf) -> Self {
+        let whole = fs::read(&path).unwrap();
+        let halved = Self { path, whole };
+        fs::write(&halved.path, halved.half()).unwrap();
+        halved
+    }
+
+    fn half(&self) -> &[u8] {
+        &self.whole[..self.whole.len() / 2]
+    }
+}
+
+impl Drop for Halved {
+    fn drop(&mut self) {
+        fs::write(&self.path, &self.whole).unwrap();
+    }
 }
