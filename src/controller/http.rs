@@ -12,8 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
+use axum::{Router, extract::State, http::StatusCode, routing::get};
 use prometheus_client::registry::Registry;
+
+use crate::openmetrics::metrics;
 
 /// Between two beats.
 pub const BEAT: Duration = Duration::from_secs(5);
@@ -100,17 +102,6 @@ pub async fn serve(address: SocketAddr, health: Arc<Health>, registry: Registry)
         .with_state(health)
         .route("/metrics", get(metrics).with_state(Arc::new(registry)));
     axum::serve(listener, router).await.map_err(error)
-}
-
-async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &registry) {
-        Ok(()) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            (StatusCode::OK, [("content-type", kind)], text)
-        }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [("content-type", "text/plain")], error.to_string()),
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use std::{
 use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
 use prometheus_client::registry::Registry;
 
+use crate::openmetrics::metrics;
+
 /// What must be well for the node plugin to be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
@@ -109,17 +111,6 @@ fn router(health: Arc<Health>, registry: Arc<Registry>) -> Router {
 async fn ready(State(health): State<Arc<Health>>) -> impl IntoResponse {
     let status = if health.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, health.report())
-}
-
-async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &registry) {
-        Ok(()) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            (StatusCode::OK, [("content-type", kind)], text)
-        }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [("content-type", "text/plain")], error.to_string()),
-    }
 }
 
 #[cfg(test)]
