@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
 
 use super::{granularity, logging::Logging, stop};
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
         kubelet::Connect,
         metrics::PluginMetrics,
         node::{NodePlugin, NodeSettings},
+        online::changed,
     },
 };
 
@@ -94,9 +96,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve_node(args))
 }
 
+/// Serves the machine as it is, and again when it has become another.
 async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
+    let stop = stop::on_signal()?;
+    while !stop.is_cancelled() {
+        serve_machine(args, stop.child_token()).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves until told to stop, or until other CPUs are online than at its start.
+async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<()> {
     let Kind::Cpu(cpu) = &args.kind;
-    let driver = CpuDriver::new(&Host::at(&args.host_root).observe_machine(), cpu.granularity, &cpu.reserved_cpus);
+    let host = Host::at(&args.host_root);
+    // First: what changes while the machine is read is noticed.
+    let online = host.observe_online();
+    let driver = CpuDriver::new(&host.observe_machine(), cpu.granularity, &cpu.reserved_cpus);
     for warning in &driver.inventory().warnings {
         tracing::warn!("{warning}");
     }
@@ -116,7 +131,6 @@ async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
     let health = Arc::new(Health::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
     let plugin =
         NodePlugin { settings, driver: Arc::new(driver), client, connect, health: Arc::clone(&health), metrics };
-    let stop = stop::on_signal()?;
     let http = async {
         match args.http_address()? {
             Some(address) => serve(address, health, registry).await.context("HTTP"),
@@ -125,19 +139,26 @@ async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let work = async {
         if args.publish_only {
-            plugin.publish_only(stop).await;
+            plugin.publish_only(stop.clone()).await;
             Ok(())
         } else {
-            plugin.run(stop).await
+            plugin.run(stop.clone()).await
         }
+    };
+    let changes = async {
+        let now = changed(&host, online).await;
+        tracing::warn!("CPUs {now} are online now, others than when the devices were made: starting anew");
+        stop.cancel();
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         // The plugin first: what it sends out at its start is on its way while the port is opened.
         biased;
         done = work => done?,
         served = http => served?,
+        () = changes => {}
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 impl Args {

@@ -15,7 +15,7 @@ mod warnings;
 
 use std::path::{Path, PathBuf};
 
-use self::{file::Files, machine::Machine};
+use self::{cpuset::CpuSet, file::Files, machine::Machine};
 
 /// A machine whose `/proc` and `/sys` are below a directory: `/` for this one, or where one was recorded.
 #[derive(Clone, Debug)]
@@ -38,6 +38,11 @@ impl Host {
     pub fn observe_name(&self) -> Option<String> {
         let name = Files::below(&self.root).value("proc/sys/kernel/hostname", |name| Ok(name.to_ascii_lowercase()));
         name.filter(|name| name != "(none)")
+    }
+
+    /// The CPUs that are online now; `None` where that cannot be read.
+    pub fn observe_online(&self) -> Option<CpuSet> {
+        Files::below(&self.root).list("sys/devices/system/cpu/online").filter(|online| !online.is_empty())
     }
 
     /// Reads what drivers need to know of its processors and memory.

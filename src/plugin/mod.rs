@@ -14,6 +14,7 @@ pub mod kubelet;
 pub mod metrics;
 pub mod node;
 pub mod nri;
+pub mod online;
 pub mod prepared;
 pub mod service;
 pub mod serving;
