@@ -64,6 +64,16 @@ pub enum GrantError {
         /// The device.
         device: String,
     },
+    /// Some of its CPUs cannot run anything now.
+    #[error(
+        "CPUs {cpus} of request {request:?} are offline on this node: bring them online, or delete the pod so that it is scheduled again"
+    )]
+    Offline {
+        /// The request.
+        request: String,
+        /// The CPUs.
+        cpus: CpuSet,
+    },
     /// The opaque parameters cannot be read.
     #[error("opaque parameters of request {request:?} cannot be read: {message}")]
     Parameters {
@@ -83,6 +93,6 @@ pub trait Driver: Send + Sync {
     fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError>;
 
     /// What containers with no claim of this driver are kept to while `held` is given away: exclusive grants, without
-    /// those of admin access. `None` lifts every restriction (nothing is held).
+    /// those of admin access. `None` lifts every restriction (nothing is held); an empty grant says that nothing is left.
     fn remainder(&self, held: &[&Grant]) -> Option<Grant>;
 }

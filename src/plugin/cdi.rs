@@ -48,6 +48,11 @@ impl Cdi {
         format!("{}={}", self.kind(), device_name(uid, request))
     }
 
+    /// Whether a CDI device is one of this driver's claims.
+    pub fn is_own(&self, device: &str) -> bool {
+        device.split_once('=').is_some_and(|(kind, _)| kind == self.kind())
+    }
+
     /// Writes the claim's file, unless it is there as it should be.
     pub fn write(&self, claim: &PreparedClaim) -> Result<(), CdiError> {
         let path = self.path(&claim.uid);

@@ -1,5 +1,5 @@
 //! Prepare and Unprepare of one claim: the order in which memory, checkpoint, CDI and NRI learn of it. IO: the
-//! checkpoint, CDI files.
+//! checkpoint, CDI files, which CPUs are online.
 //!
 //! Memory holds what is wanted, and refuses what is taken. An answer is given only once the checkpoint has it, so a
 //! crash at any point loses nothing that was answered: what the kubelet got no answer to, it asks again.
@@ -16,7 +16,8 @@ use tokio::{
 };
 
 use crate::{
-    drivers::{AllocatedDevice, Driver, Grant},
+    drivers::{AllocatedDevice, Driver, Grant, GrantError},
+    host::{Host, cpuset::CpuSet},
     plugin::{
         allocation::{ClaimRef, own_devices},
         cdi::{Cdi, CdiError, token_of},
@@ -47,6 +48,7 @@ pub struct Claims {
     driver_name: String,
     pool: String,
     driver: Arc<dyn Driver>,
+    host: Host,
     checkpoint: Checkpoint,
     cdi: Cdi,
     phase: RwLock<Phase>,
@@ -65,6 +67,8 @@ pub struct ClaimsConfig {
     pub pool: String,
     /// The kind of device.
     pub driver: Arc<dyn Driver>,
+    /// The machine, to look which CPUs are online.
+    pub host: Host,
     /// Where claims are kept.
     pub checkpoint: Checkpoint,
     /// The CDI files.
@@ -80,6 +84,7 @@ impl Claims {
             driver_name: config.driver_name,
             pool: config.pool,
             driver: config.driver,
+            host: config.host,
             checkpoint: config.checkpoint,
             cdi: config.cdi,
             phase: RwLock::new(Phase::Passive),
@@ -225,7 +230,7 @@ impl Claims {
                 name: device.request.clone(),
                 token: token()?,
                 devices: devices.iter().map(PreparedDevice::of).collect(),
-                grant: self.driver.grant(&devices)?,
+                grant: self.online(&device.request, self.driver.grant(&devices)?)?,
             });
         }
         Ok(PreparedClaim {
@@ -234,6 +239,15 @@ impl Claims {
             name: claim.name.clone(),
             requests,
         })
+    }
+
+    /// The grant, unless a CPU of it went offline since the driver saw it.
+    fn online(&self, request: &str, grant: Grant) -> Result<Grant, GrantError> {
+        let offline = self.host.observe_online().map_or_else(CpuSet::new, |online| grant.cpus.difference(&online));
+        if offline.is_empty() {
+            return Ok(grant);
+        }
+        Err(GrantError::Offline { request: request.to_owned(), cpus: offline })
     }
 
     /// Returns once the checkpoint has state `state`. One write takes along all changes that came before it: calls that
@@ -300,6 +314,11 @@ impl Grants for Claims {
             whole.cpus = whole.cpus.union(&request.grant.cpus);
             whole.memory_nodes = whole.memory_nodes.union(&request.grant.memory_nodes);
             whole.env.extend(request.grant.env.clone());
+        }
+        if whole.is_none() && container.cdi_devices.iter().any(|device| self.cdi.is_own(device)) {
+            let (namespace, pod) = (container.pod_namespace.to_owned(), container.pod_name.to_owned());
+            let (driver, container) = (self.driver_name.clone(), container.container_name.to_owned());
+            return Err(Refusal::NotInjected { driver, namespace, pod, container });
         }
         Ok(whole)
     }

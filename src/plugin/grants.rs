@@ -17,7 +17,7 @@ pub struct ContainerIdentity<'a> {
     pub container_name: &'a str,
     /// The container's environment, `NAME=value` each.
     pub env: &'a [String],
-    /// The names of the CDI devices injected into it, where the runtime gives them.
+    /// The names of the CDI devices asked for it, where the runtime tells (NRI 0.10).
     pub cdi_devices: &'a [String],
 }
 
@@ -29,6 +29,20 @@ pub enum Refusal {
         "container {container:?} of pod {namespace}/{pod} carries the mark of a {driver} claim that is not prepared on this node: delete the pod so that it is prepared anew"
     )]
     NotPrepared {
+        /// The driver's name.
+        driver: String,
+        /// The pod's namespace.
+        namespace: String,
+        /// The pod's name.
+        pod: String,
+        /// The container's name.
+        container: String,
+    },
+    /// It was to get a claim's CDI device, and did not: that would have brought the mark.
+    #[error(
+        "container {container:?} of pod {namespace}/{pod} has a {driver} claim that the container runtime did not give it: CDI must be enabled in the runtime (containerd before 2.0: enable_cdi = true)"
+    )]
+    NotInjected {
         /// The driver's name.
         driver: String,
         /// The pod's namespace.
@@ -60,7 +74,8 @@ pub trait Grants: Send + Sync + 'static {
     /// then [`Grants::remainder`] is its share.
     fn of_container(&self, container: &ContainerIdentity<'_>) -> Result<Option<Grant>, Refusal>;
 
-    /// What every container without a claim is kept to. `None` lifts all restrictions: nothing is given away.
+    /// What every container without a claim is kept to. `None` lifts all restrictions: nothing is given away. Empty: all
+    /// is, and as there is no empty cpuset, they run anywhere.
     fn remainder(&self) -> Option<Grant>;
 
     /// The number of the current state, which grows with each claim that is prepared or unprepared. After reading N

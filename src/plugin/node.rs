@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     drivers::Driver,
+    host::Host,
     plugin::{
         cdi::Cdi,
         checkpoint::Checkpoint,
@@ -137,13 +138,20 @@ impl NodePlugin {
             tracing::info!("stopping: no new calls, those in flight end");
             sleep(END).await;
         };
+        let ended = async {
+            kubelet.ended().await?;
+            // What claims do not hold any more is given back to the containers: later nobody may be there to do it.
+            let state = *claims.changes().borrow();
+            nri.subscribe().wait_for(|nri| !nri.connected || nri.applied >= state).await.ok();
+            Ok(())
+        };
         tokio::select! {
             never = self.take_turns(&handover, &paths, &claims, &nri, &active) => never.map(|never| match never {}),
             never = self.guard(&claims, &paths, &look) => match never {},
             // Beside the others: the calls in flight still have checkpoint and NRI.
-            ended = kubelet.ended() => Ok(ended?),
+            ended = ended => ended,
             () = too_long => {
-                tracing::warn!("calls in flight did not end in time");
+                tracing::warn!("calls in flight, or giving back what is not claimed any more, did not end in time");
                 Ok(())
             }
         }
@@ -254,6 +262,7 @@ impl NodePlugin {
             driver_name: settings.driver_name.clone(),
             pool: settings.node_name.clone(),
             driver: Arc::clone(&self.driver),
+            host: Host::at(&settings.host_root),
             checkpoint: Checkpoint::within(&settings.state_dir),
             cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
             nri: settings.nri_socket.is_some().then(|| nri.subscribe()),

@@ -145,16 +145,13 @@ impl Driver for CpuDriver {
         Ok(grant)
     }
 
-    /// Online CPUs that nobody holds, the reserved among them; all online ones where none is left, as the kernel has no
-    /// empty set.
+    /// Online CPUs that nobody holds, the reserved among them.
     fn remainder(&self, held: &[&Grant]) -> Option<Grant> {
         let held = held.iter().fold(CpuSet::new(), |all, grant| all.union(&grant.cpus));
         if held.is_empty() {
             return None;
         }
-        let left = self.online.difference(&held);
-        let cpus = if left.is_empty() { self.online.clone() } else { left };
-        Some(Grant { cpus, ..Grant::default() })
+        Some(Grant { cpus: self.online.difference(&held), ..Grant::default() })
     }
 }
 

@@ -16,6 +16,7 @@ async fn active(machine: &Machine) -> Claims {
         driver_name: settings.driver_name.clone(),
         pool: settings.node_name,
         driver: Arc::new(FakeDriver::new(16)),
+        host: Host::at(&settings.host_root),
         checkpoint: Checkpoint::within(&settings.state_dir),
         cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
         nri: None,
@@ -38,13 +39,22 @@ async fn prepared_env(machine: &Machine, claims: &Claims, name: &str, devices: &
 }
 
 fn of_container(claims: &Claims, namespace: &str, env: &[String]) -> Result<Option<String>, Refusal> {
+    of_container_with(claims, namespace, env, &[])
+}
+
+fn of_container_with(
+    claims: &Claims,
+    namespace: &str,
+    env: &[String],
+    cdi_devices: &[String],
+) -> Result<Option<String>, Refusal> {
     let container = ContainerIdentity {
         pod_uid: "p",
         pod_namespace: namespace,
         pod_name: "pod",
         container_name: "c",
         env,
-        cdi_devices: &[],
+        cdi_devices,
     };
     claims.of_container(&container).map(|grant| grant.map(|grant| grant.cpus.to_string()))
 }
@@ -72,6 +82,32 @@ async fn a_mark_that_was_copied_made_up_or_outlived_is_refused() {
     assert!(matches!(of_container(&claims, "apps", &made_up), Err(Refusal::NotPrepared { .. })));
     claims.unprepare(&named("a")).await.unwrap();
     assert!(matches!(of_container(&claims, "apps", &env), Err(Refusal::NotPrepared { .. })));
+}
+
+#[tokio::test]
+async fn a_claim_that_the_runtime_did_not_inject_is_refused_rather_than_run_anywhere() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    let env = prepared_env(&machine, &claims, "a", &["core-1"]).await;
+    let own = ["k8s.dra.cpu/claim=uid-a-main".to_owned()];
+    let refusal = of_container_with(&claims, "apps", &["PATH=/bin".to_owned()], &own).unwrap_err().to_string();
+    assert!(refusal.contains("CDI must be enabled") && refusal.contains("apps/pod"), "{refusal}");
+    assert_eq!(of_container_with(&claims, "apps", &env, &own), Ok(Some("1".to_owned())));
+    let others = ["k8s.dra.cpu.more/claim=x".to_owned(), "vendor.com/gpu=0".to_owned()];
+    assert_eq!(of_container_with(&claims, "apps", &[], &others), Ok(None));
+}
+
+#[tokio::test]
+async fn a_claim_of_cpus_that_went_offline_is_refused_by_their_names_until_they_are_back() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    machine.allocate("a", &["core-1", "core-2", "core-3"], &json!([]));
+    machine.online("0-1,4-7");
+    let error = claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap_err().to_string();
+    assert!(error.contains("CPUs 2-3 of request \"main\" are offline"), "{error}");
+    assert_eq!(claims.count(), 0, "it holds nothing");
+    machine.online("0-7");
+    claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
 }
 
 #[tokio::test]

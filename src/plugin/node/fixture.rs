@@ -96,6 +96,15 @@ impl Machine {
         names(&self.cdi())
     }
 
+    /// Says which CPUs are online; nobody knows before.
+    pub(in crate::plugin) fn online(&self, cpus: &str) {
+        let sys = self.root.path().join("sys/devices/system");
+        for (file, content) in [("cpu/online", cpus), ("node/has_memory", "0")] {
+            fs::create_dir_all(sys.join(file).parent().unwrap()).unwrap();
+            fs::write(sys.join(file), content).unwrap();
+        }
+    }
+
     pub(in crate::plugin) fn connect(&self) -> Connect {
         let api = self.api.clone();
         Arc::new(move || Ok(api.client()))
@@ -110,7 +119,7 @@ impl Machine {
             cdi_dir: self.cdi(),
             state_dir: self.state(),
             nri_socket: None,
-            host_root: "/".into(),
+            host_root: self.root.path().into(),
         }
     }
 

@@ -7,6 +7,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::{fixture::*, *};
+use crate::plugin::nri::fake_runtime::{FakeRuntime, container, pod};
 
 const CDI_A: &str = "k8s.dra.cpu-claim_uid-a.json";
 
@@ -254,6 +255,26 @@ async fn without_a_connection_to_nri_nothing_is_prepared_and_readiness_says_why(
     assert!(!running.health.is_ready());
     assert!(running.health.report().contains("[-] nri: "), "{}", running.health.report());
     kubelet.unprepare(&claim).await.expect("what is not prepared can go");
+}
+
+#[tokio::test]
+async fn what_the_last_claim_gives_back_the_others_have_before_the_plugin_ends() {
+    let machine = Machine::new();
+    machine.online("0-63");
+    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let socket = machine.root.path().join("nri.sock");
+    let runtime = FakeRuntime::listen(&socket);
+    let running = machine.start_with(NodeSettings { nri_socket: Some(socket), ..machine.settings(None) });
+    let mut plugin = runtime.plugin().await;
+    let other = container("other", "pod", "", "");
+    plugin.synchronize(vec![pod("pod", "apps")], vec![other], false).await;
+    let kubelet = running.ready().await;
+    kubelet.prepare_one(&claim).await.unwrap();
+    assert_eq!(plugin.makes().await, ["other 0,2-63"]);
+    kubelet.unprepare(&claim).await.unwrap();
+    running.stop.cancel();
+    assert_eq!(plugin.makes().await, ["other 0-63"]);
+    running.task.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@
 //! it is left alone. A container that somebody else keeps to fewer CPUs (the kubelet's static CPU manager) is never
 //! widened: it gets what is in both sets, and if that is nothing, it keeps what it had.
 //!
-//! A container whose claim is refused is not created. One that is refused while it runs (its claim was unprepared, or the
-//! checkpoint lost) is left alone: to move it could only take it from or put it on CPUs that are not its own.
+//! A container whose claim is refused is not created. One that is found running with such a mark (made up while the plugin
+//! was away, or its claim was unprepared) is as one without a claim: a mark that is worth nothing earns nothing.
 
 use std::{
     borrow::Cow,
@@ -47,20 +47,11 @@ impl Containers {
         // Most containers have the same placement: it is kept once.
         let mut last = Arc::new(Placement::default());
         let mut known = HashMap::new();
-        for Observed { id, mut usage, placement } in observed {
-            let has = match placement {
-                Some(placement) if *last == placement => Arc::clone(&last),
-                Some(placement) => {
-                    last = Arc::new(placement);
-                    Arc::clone(&last)
-                }
-                None => {
-                    if usage == Use::Free {
-                        usage = Use::Refused;
-                    }
-                    Arc::default()
-                }
-            };
+        for Observed { id, usage, placement } in observed {
+            if *last != placement {
+                last = Arc::new(placement);
+            }
+            let has = Arc::clone(&last);
             let before = match kept.get(&id) {
                 Some(kept) if usage == Use::Free && kept.given.contains(&has) => Arc::new(kept.before.clone()),
                 _ => Arc::clone(&has),
@@ -338,7 +329,6 @@ impl Containers {
     fn wanted<'a>(&'a self, known: &'a Known) -> Cow<'a, Placement> {
         match &known.usage {
             Use::Claim(placement) => Cow::Borrowed(placement),
-            Use::Refused => Cow::Owned(Placement::default()),
             Use::Free => {
                 let nothing = Placement::default();
                 let share = self.share.as_ref().unwrap_or(&nothing);

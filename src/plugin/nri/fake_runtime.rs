@@ -109,7 +109,11 @@ impl FakePlugin {
     }
 
     /// Creates a container: what it gets, and the changes to others.
-    pub async fn create(&mut self, pod: PodSandbox, container: Container) -> Result<(String, Vec<String>), Failure> {
+    pub(super) async fn create(
+        &mut self,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<(String, Vec<String>), Failure> {
         let request = CreateContainerRequest { pod: Some(pod), container: Some(container) };
         let CreateContainerResponse { adjust, update } = self.call("CreateContainer", &request).await?;
         let cpu = adjust.and_then(|adjust| adjust.linux?.resources?.cpu);
@@ -129,7 +133,11 @@ impl FakePlugin {
     }
 
     /// Calls the plugin.
-    pub async fn call<M: Message + Default>(&mut self, method: &str, request: &impl Message) -> Result<M, Failure> {
+    pub(super) async fn call<M: Message + Default>(
+        &mut self,
+        method: &str,
+        request: &impl Message,
+    ) -> Result<M, Failure> {
         let stream = self.stream;
         self.stream += 2;
         let call = ttrpc::call(stream, PLUGIN_SERVICE, method, request.encode_to_vec()).unwrap();
@@ -178,7 +186,7 @@ impl FakePlugin {
         assert_eq!(self.calls, []);
     }
 
-    pub async fn reply(&mut self, stream: u32, result: Result<Vec<u8>, Failure>) {
+    pub(super) async fn reply(&mut self, stream: u32, result: Result<Vec<u8>, Failure>) {
         let answer = ttrpc::answer(stream, result).unwrap();
         self.socket.write_all(&mux::frame(Lane::Runtime, &answer)).await.unwrap();
     }

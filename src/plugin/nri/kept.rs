@@ -97,7 +97,7 @@ mod tests {
     }
 
     fn containers(share: Option<Placement>) -> Containers {
-        let observed = Observed { id: "a".into(), usage: Use::Free, placement: Some(on("0-5")) };
+        let observed = Observed { id: "a".into(), usage: Use::Free, placement: on("0-5") };
         Containers::synchronize([observed], &HashMap::new(), share, on("0-7"))
     }
 

@@ -30,7 +30,7 @@
 mod connection;
 mod containers;
 #[cfg(test)]
-mod fake_runtime;
+pub(super) mod fake_runtime;
 mod kept;
 mod messages;
 mod mux;

@@ -15,7 +15,10 @@ use super::{
     placement::Placement,
     ttrpc::{Code, Failure},
 };
-use crate::plugin::grants::{ContainerIdentity, Grants};
+use crate::{
+    host::cpuset::CpuSet,
+    plugin::grants::{ContainerIdentity, Grants},
+};
 
 /// What the runtime is asked to tell. The events after a creation and an update say when a container can be found by an
 /// update, and what it really has.
@@ -58,9 +61,18 @@ impl Service {
     /// Takes over what is claimed now, and what there is on the host. False if that is nothing new.
     pub fn refresh(&mut self, everything: Placement) -> bool {
         self.everything = everything;
-        let share = self.grants.remainder().map(Placement::from);
-        let everything = self.everything.clone();
+        let (share, everything) = (self.share(), self.everything.clone());
         self.containers.as_mut().is_some_and(|containers| containers.keep_others_to(share, everything))
+    }
+
+    /// What containers without a claim are kept to; empty where all that is online is claimed.
+    pub fn share(&self) -> Option<Placement> {
+        let mut share = Placement::from(self.grants.remainder()?);
+        // A CPU may have gone offline since the driver saw it.
+        if !self.everything.cpus.is_empty() {
+            share.cpus = share.cpus.intersection(&self.everything.cpus);
+        }
+        Some(share)
     }
 
     /// Answers a call.
@@ -118,16 +130,16 @@ impl Service {
             self.arriving = Some(arriving);
             return SynchronizeResponse { update: Vec::new(), more: true };
         }
-        let share = self.grants.remainder().map(Placement::from);
+        let share = self.share();
         let observed = arriving.containers.into_iter().map(|container| {
             let usage = self.usage(arriving.pods.get(&container.pod_sandbox_id), &container);
             let usage = usage.unwrap_or_else(|refusal| {
-                tracing::warn!("a running container is left alone: {refusal}");
-                Use::Refused
+                tracing::warn!("a container that runs is kept to what is not claimed: {refusal}");
+                Use::Free
             });
             let placement = Placement::of_container(&container)
                 .inspect_err(|error| tracing::warn!(container = container.id, "the runtime's cpuset: {error}"));
-            Observed { id: container.id, usage, placement: placement.ok() }
+            Observed { id: container.id, usage, placement: placement.unwrap_or_default() }
         });
         let containers = Containers::synchronize(observed, &self.kept, share, self.everything.clone());
         self.containers = Some(containers);
@@ -144,6 +156,15 @@ impl Service {
             Failure::new(Code::FailedPrecondition, why)
         };
         let usage = self.usage(request.pod.as_ref(), &container).map_err(refused)?;
+        if let Use::Claim(placement) = &usage
+            && let Some(offline) = self.offline(&placement.cpus)
+        {
+            return Err(refused(format!(
+                "CPUs {offline} of the claim of container {:?} are offline on this node: bring them online, or delete the \
+                 pod so that its claim is allocated anew",
+                container.name
+            )));
+        }
         let would_have = match (&usage, Placement::of_container(&container)) {
             (_, Ok(placement)) => placement,
             (Use::Claim(_), Err(_)) => Placement::default(),
@@ -200,6 +221,12 @@ impl Service {
         if let (Some(container), Some(containers)) = (container, &mut self.containers) {
             containers.forget(&container.id);
         }
+    }
+
+    /// Which of these CPUs are not online, if any.
+    fn offline(&self, cpus: &CpuSet) -> Option<CpuSet> {
+        let offline = cpus.difference(&self.everything.cpus);
+        Some(offline).filter(|offline| !self.everything.cpus.is_empty() && !offline.is_empty())
     }
 
     fn usage(&self, pod: Option<&PodSandbox>, container: &Container) -> Result<Use, String> {

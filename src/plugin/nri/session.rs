@@ -51,6 +51,9 @@ const IDLE: Duration = Duration::from_hours(1);
 /// Between attempts to connect. Short: until the runtime has its plugin back, pods start without it.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// A connection that lived for so long was a good one: the next is made at once.
+const GOOD: Duration = Duration::from_secs(10);
+
 /// What the connection to the runtime needs.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -78,18 +81,17 @@ enum SessionError {
 }
 
 /// Keeps containers where they belong, until it is dropped: then the connection is closed, and the containers stay as
-/// they are.
+/// they are: who ends waits for [`NriStatus::applied`] first.
 pub async fn run(settings: Settings, grants: Arc<dyn Grants>, status: watch::Sender<NriStatus>) -> Infallible {
     let mut kept = KeptFile::new(settings.state_dir.join("nri.json"));
-    let mut backoff = BACKOFF.0;
+    let mut pause = BACKOFF.0;
     let mut last_problem = String::new();
     loop {
+        let start = Instant::now();
         let Err(error) = serve(&settings, &grants, &status, &mut kept).await;
+        pause = backoff(pause, start.elapsed());
         let problem = error.to_string();
         let was_connected = status.borrow().connected;
-        if was_connected {
-            backoff = BACKOFF.0;
-        }
         if was_connected || problem != last_problem {
             tracing::warn!(socket = %settings.socket.display(), "NRI: {problem}; connecting again");
         }
@@ -101,9 +103,13 @@ pub async fn run(settings: Settings, grants: Arc<dyn Grants>, status: watch::Sen
             changed
         });
         last_problem = problem;
-        sleep(backoff).await;
-        backoff = (backoff * 2).min(BACKOFF.1);
+        sleep(pause).await;
     }
+}
+
+/// The pause after a connection that lived for so long, and before which the pause was `last`.
+fn backoff(last: Duration, lived: Duration) -> Duration {
+    if lived >= GOOD { BACKOFF.0 } else { (last * 2).min(BACKOFF.1) }
 }
 
 /// One connection, until it ends.
@@ -126,7 +132,6 @@ async fn serve(
         status,
         kept,
         state: *changes.borrow_and_update(),
-        grants: Arc::clone(grants),
         service: Service::new(Arc::clone(grants), kept_before(settings), everything(&settings.host_root)),
         in_flight: None,
         retry_at: None,
@@ -182,7 +187,6 @@ struct Session<'a> {
     settings: &'a Settings,
     status: &'a watch::Sender<NriStatus>,
     kept: &'a mut KeptFile,
-    grants: Arc<dyn Grants>,
     service: Service,
     /// The number of the state of the claims that containers are being brought to.
     state: u64,
@@ -206,7 +210,7 @@ struct InFlight {
 
 impl Session<'_> {
     fn answer(&mut self, service: &str, method: &str, payload: prost::bytes::Bytes) -> Result<Vec<u8>, Failure> {
-        if method == "CreateContainer" {
+        if let "Synchronize" | "CreateContainer" = method {
             // What was prepared for it may be newer than the last change that was seen.
             self.refresh();
         }
@@ -225,7 +229,8 @@ impl Session<'_> {
 
     /// Takes over what is claimed now.
     fn refresh(&mut self) {
-        let all_claimed = self.grants.remainder().is_some_and(|share| Placement::from(share).is_empty());
+        let moves = self.service.refresh(everything(&self.settings.host_root));
+        let all_claimed = self.service.share().is_some_and(|share| share.is_empty());
         if all_claimed && !self.all_claimed {
             tracing::warn!(
                 "everything is claimed: containers without a claim run on all CPUs, those of claims too; keep some back \
@@ -233,7 +238,7 @@ impl Session<'_> {
             );
         }
         self.all_claimed = all_claimed;
-        if !self.service.refresh(everything(&self.settings.host_root)) {
+        if !moves {
             return;
         }
         if let Some(containers) = &self.service.containers {

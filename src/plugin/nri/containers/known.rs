@@ -11,10 +11,8 @@ use crate::plugin::nri::placement::Placement;
 pub(in crate::plugin::nri) enum Use {
     /// It uses claims, and gets this.
     Claim(Placement),
-    /// It uses none.
+    /// It uses none, or runs with the mark of one that it may not use.
     Free,
-    /// It runs with a claim that cannot be honoured.
-    Refused,
 }
 
 /// A container that the runtime has, as it told at synchronisation.
@@ -22,8 +20,7 @@ pub(in crate::plugin::nri) enum Use {
 pub(in crate::plugin::nri) struct Observed {
     pub id: String,
     pub usage: Use,
-    /// What it has; `None` if that cannot be read.
-    pub placement: Option<Placement>,
+    pub placement: Placement,
 }
 
 /// What is remembered of a container that is kept to less than it had, over restarts.

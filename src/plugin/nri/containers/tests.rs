@@ -7,11 +7,11 @@ fn on(cpus: &str) -> Placement {
 }
 
 fn free(id: &str, cpus: &str) -> Observed {
-    Observed { id: id.into(), usage: Use::Free, placement: Some(on(cpus)) }
+    Observed { id: id.into(), usage: Use::Free, placement: on(cpus) }
 }
 
 fn claims(id: &str, grant: &str, cpus: &str) -> Observed {
-    Observed { id: id.into(), usage: Use::Claim(on(grant)), placement: Some(on(cpus)) }
+    Observed { id: id.into(), usage: Use::Claim(on(grant)), placement: on(cpus) }
 }
 
 /// A host of CPUs 0-7, with others kept to `share`, or free.
@@ -243,15 +243,6 @@ fn an_answer_to_an_overtaken_change_is_not_taken_for_the_last() {
     containers.confirm(&late);
     containers.observe("a", Some(on("3-5")));
     assert_eq!(settle(&mut containers), [""; 0]);
-}
-
-#[test]
-fn a_running_container_whose_claim_is_refused_is_left_alone() {
-    let refused = Observed { id: "a".into(), usage: Use::Refused, placement: Some(on("0-1")) };
-    let unreadable = Observed { id: "b".into(), usage: Use::Free, placement: None };
-    let mut containers = host(vec![refused, unreadable], Some("2-7"));
-    assert_eq!(settle(&mut containers), [""; 0]);
-    assert_eq!(containers.update("a", &on("4")), None);
 }
 
 #[test]

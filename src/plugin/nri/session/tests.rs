@@ -76,14 +76,18 @@ struct Node {
     plugin: JoinHandle<Infallible>,
 }
 
+fn online(directory: &TempDir, cpus: &str) {
+    let sys = directory.path().join("sys/devices/system");
+    for (file, content) in [("cpu/online", cpus), ("node/has_memory", "0")] {
+        std::fs::create_dir_all(sys.join(file).parent().unwrap()).unwrap();
+        std::fs::write(sys.join(file), content).unwrap();
+    }
+}
+
 impl Node {
     fn start(claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let sys = directory.path().join("sys/devices/system");
-        for (file, content) in [("cpu/online", "0-7\n"), ("node/has_memory", "0\n")] {
-            std::fs::create_dir_all(sys.join(file).parent().unwrap()).unwrap();
-            std::fs::write(sys.join(file), content).unwrap();
-        }
+        online(&directory, "0-7");
         let runtime = FakeRuntime::listen(&directory.path().join("nri.sock"));
         let grants = Arc::new(FakeGrants { state: Mutex::default(), changes: watch::Sender::new(0) });
         grants.set(claims, remainder);
@@ -172,6 +176,68 @@ async fn a_container_with_an_unknown_token_is_refused_with_the_reason() {
     let refused = plugin.create(pod("web", "shop"), container("b", "web", "TOKEN=forged", "")).await.unwrap_err();
     assert_eq!(refused.code, Code::FailedPrecondition as i32);
     assert!(refused.message.contains("shop/web") && refused.message.contains("not prepared"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_mark_that_is_worth_nothing_and_came_while_the_plugin_was_away_earns_nothing() {
+    let mut node = Node::start(&[("x", "0-1"), ("nothing", "")], Some("2-7"));
+    let mut plugin =
+        node.connect(&[("a", "TOKEN=forged", ""), ("b", "TOKEN=nothing", "1-2"), ("c", "TOKEN=x", "0-1")]).await;
+    let mut changes = plugin.makes().await;
+    changes.sort();
+    assert_eq!(changes, ["a 2-7", "b 2", "c 0-1"]);
+    node.grants.set(&[], None);
+    let mut changes = plugin.makes().await;
+    changes.sort();
+    assert_eq!(changes, ["a 0-7", "b 1-2"], "as any other");
+}
+
+#[tokio::test]
+async fn cpus_that_went_offline_are_nobodys_share() {
+    let mut node = Node::start(&[("x", "0-1"), ("y", "4")], Some("2-3,5-7"));
+    let mut plugin = node.connect(&[("a", "", "")]).await;
+    assert_eq!(plugin.makes().await, ["a 2-3,5-7"]);
+    online(&node.directory, "0-5");
+    let created = plugin.create(pod("pod", "default"), container("b", "pod", "", "")).await;
+    assert_eq!(created, Ok(("2-3,5".into(), vec![])));
+    assert_eq!(plugin.makes().await, ["a 2-3,5"]);
+    online(&node.directory, "1-5");
+    let refused = plugin.create(pod("web", "shop"), container("c", "web", "TOKEN=x", "")).await.unwrap_err();
+    assert!(refused.message.contains("CPUs 0 of the claim") && refused.message.contains("offline"), "{refused:?}");
+    let created = plugin.create(pod("pod", "default"), container("d", "pod", "TOKEN=y", "")).await.unwrap();
+    assert_eq!(created.0, "4", "that others are offline is no matter");
+}
+
+#[tokio::test]
+async fn that_all_that_is_online_is_claimed_is_told_and_others_run_anywhere() {
+    let mut node = Node::start(&[("x", "0-5")], Some("6-7"));
+    let mut plugin = node.connect(&[("a", "", "")]).await;
+    assert_eq!(plugin.makes().await, ["a 6-7"]);
+    online(&node.directory, "0-5");
+    let created = plugin.create(pod("pod", "default"), container("b", "pod", "", "")).await;
+    assert_eq!(created, Ok((String::new(), vec![])));
+    assert_eq!(plugin.makes().await, ["a 0-5"]);
+    let problem = node.reports(|status| status.problem.is_some()).await.problem.unwrap();
+    assert!(problem.contains("everything is claimed"), "{problem}");
+}
+
+#[tokio::test]
+async fn that_everything_was_claimed_already_is_told_too() {
+    let mut node = Node::start(&[("x", "0-7")], Some(""));
+    node.connect(&[("a", "", "")]).await;
+    let problem = node.reports(|status| status.connected).await.problem.unwrap();
+    assert!(problem.contains("everything is claimed"), "{problem}");
+}
+
+#[test]
+fn only_after_a_connection_that_lived_the_next_is_made_at_once() {
+    let short = Duration::from_secs(3);
+    let mut pauses = vec![BACKOFF.0];
+    for _ in 0..6 {
+        pauses.push(backoff(pauses[pauses.len() - 1], short));
+    }
+    assert_eq!(pauses.iter().map(Duration::as_millis).collect::<Vec<_>>(), [50, 100, 200, 400, 800, 1000, 1000]);
+    assert_eq!(backoff(BACKOFF.1, Duration::from_hours(1)), BACKOFF.0);
 }
 
 #[tokio::test]
