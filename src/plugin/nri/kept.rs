@@ -3,15 +3,26 @@
 //!
 //! Without it, nobody could tell a container that this plugin moved from one that was narrow before, and it would never
 //! be given back what it had. It is written before the runtime is asked for a change, and lost in a reboot without harm:
-//! the containers are lost too.
+//! the containers are lost too. A disk that hangs is not waited for: NRI has two seconds for an answer, and that a container
+//! is kept off claimed CPUs matters more than that it is given them back after a crash just then.
 
-use std::{collections::HashMap, io, path::PathBuf};
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    thread,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::containers::{Containers, Kept};
 
 const VERSION: u32 = 1;
+
+/// How long a write is waited for.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Default, Serialize, Deserialize)]
 struct Content<K> {
@@ -23,19 +34,36 @@ struct Content<K> {
 #[derive(Debug)]
 pub(super) struct KeptFile {
     path: PathBuf,
-    /// What is in it, as far as known.
+    /// What is in it, or soon will be, as far as known.
     content: Option<String>,
+    writer: Option<Writer>,
+}
+
+/// The thread that writes. It ends with this.
+#[derive(Debug)]
+struct Writer {
+    contents: Sender<String>,
+    results: Receiver<Written>,
+    /// Contents whose result has not come.
+    pending: usize,
+}
+
+/// How many of the contents were seen, of which the newest was written; and whether that went well.
+#[derive(Debug)]
+struct Written {
+    seen: usize,
+    result: io::Result<()>,
 }
 
 impl KeptFile {
     pub fn new(path: PathBuf) -> Self {
-        Self { path, content: None }
+        Self { path, content: None, writer: None }
     }
 
     /// What was remembered: nothing, if that cannot be read, because it is only needed to give something back.
     pub fn load(&self) -> HashMap<String, Kept> {
         let read = || -> io::Result<Content<HashMap<String, Kept>>> {
-            let content: Content<_> = serde_json::from_str(&std::fs::read_to_string(&self.path)?)?;
+            let content: Content<_> = serde_json::from_str(&fs::read_to_string(&self.path)?)?;
             if content.version != VERSION {
                 return Err(io::Error::other(format!("version {} is not known", content.version)));
             }
@@ -61,18 +89,18 @@ impl KeptFile {
         if kept.is_empty() && self.content.is_none() && !self.path.exists() {
             return;
         }
-        let written = serde_json::to_string(&Content { version: VERSION, containers: kept })
-            .map_err(io::Error::from)
-            .and_then(|content| {
-                if self.content.as_ref() == Some(&content) {
-                    return Ok(());
-                }
-                let temporary = self.path.with_extension("new");
-                std::fs::write(&temporary, &content)?;
-                std::fs::rename(&temporary, &self.path)?;
-                self.content = Some(content);
-                Ok(())
-            });
+        let encoded = serde_json::to_string(&Content { version: VERSION, containers: kept }).map_err(io::Error::from);
+        let written = encoded.and_then(|content| {
+            if self.content.as_ref() == Some(&content) {
+                return Ok(());
+            }
+            self.content = Some(content.clone());
+            match &mut self.writer {
+                Some(writer) => writer,
+                none => none.insert(Writer::start(self.path.clone())?),
+            }
+            .write(content)
+        });
         if let Err(error) = written {
             self.content = None;
             tracing::warn!(
@@ -84,8 +112,58 @@ impl KeptFile {
     }
 }
 
+impl Writer {
+    fn start(path: PathBuf) -> io::Result<Self> {
+        let (contents, to_write) = channel::<String>();
+        let (written, results) = channel();
+        let main = move || {
+            while let Ok(content) = to_write.recv() {
+                let newer: Vec<String> = to_write.try_iter().collect();
+                let result = write(&path, newer.last().unwrap_or(&content));
+                if written.send(Written { seen: 1 + newer.len(), result }).is_err() {
+                    break;
+                }
+            }
+        };
+        thread::Builder::new().name("nri.json".to_owned()).spawn(main)?;
+        Ok(Self { contents, results, pending: 0 })
+    }
+
+    /// Has the content written. While the disk hangs it returns before that, at once from the second time on.
+    fn write(&mut self, content: String) -> io::Result<()> {
+        let hung = self.pending > 0;
+        let died = || io::Error::other("the thread that writes it died");
+        self.contents.send(content).map_err(|_| died())?;
+        self.pending += 1;
+        while self.pending > 0 {
+            match self.results.recv_timeout(if hung { Duration::ZERO } else { PATIENCE }) {
+                Ok(Written { seen, result }) => {
+                    self.pending -= seen;
+                    result?;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if !hung {
+                        tracing::warn!("the state directory's disk takes longer than {PATIENCE:?} to write: going on");
+                    }
+                    break;
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(died()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write(path: &Path, content: &str) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    fs::write(&temporary, content)?;
+    fs::rename(&temporary, path)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
     use crate::plugin::nri::{
         containers::{Observed, Use},
@@ -114,6 +192,45 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_that_hangs_is_not_waited_for_and_has_the_newest_once_it_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, disk) = (directory.path().join("nri.json"), directory.path().join("nri.new"));
+        // Opening a FIFO hangs until somebody reads from it.
+        rustix::fs::mknodat(rustix::fs::CWD, &disk, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let (saved, has_saved) = channel();
+        thread::spawn({
+            let path = path.clone();
+            move || {
+                let mut file = KeptFile::new(path);
+                for share in ["4-7", "3-7", "2-7"] {
+                    file.save(&containers(Some(on(share))));
+                }
+                saved.send(file).unwrap();
+            }
+        });
+        let _file = has_saved.recv_timeout(Duration::from_millis(1500)).expect("the runtime waits for 2 s");
+        fs::File::open(&disk).unwrap().read_to_end(&mut vec![]).unwrap();
+        let start = std::time::Instant::now();
+        while !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+            assert!(start.elapsed() < Duration::from_secs(10), "never written");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(KeptFile::new(path).load()["a"].given, [on("2-5")]);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_tried_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, blocker) = (directory.path().join("nri.json"), directory.path().join("nri.new"));
+        fs::create_dir(&blocker).unwrap();
+        let mut file = KeptFile::new(path.clone());
+        file.save(&containers(Some(on("4-7"))));
+        fs::remove_dir(&blocker).unwrap();
+        file.save(&containers(Some(on("4-7"))));
+        assert_eq!(KeptFile::new(path).load().len(), 1);
+    }
+
+    #[test]
     fn a_file_that_cannot_be_read_is_as_none() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nri.json");
@@ -123,7 +240,7 @@ mod tests {
             r#"{"version":2,"containers":{}}"#,
             r#"{"version":1,"containers":{"a":{"before":{"cpus":"x"},"given":[]}}}"#,
         ] {
-            std::fs::write(&path, content).unwrap();
+            fs::write(&path, content).unwrap();
             assert_eq!(KeptFile::new(path.clone()).load(), HashMap::new(), "{content}");
         }
     }
