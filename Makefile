@@ -78,6 +78,8 @@ test-scripts: ## - shell scripts
 
 test-dependencies: ## - licences, sources and bans of the dependencies
 	@scripts/install-cargo-deny $(TOOLS)/cargo-deny
+	@# It also looks into what is needed on other platforms alone, and no build here fetches that.
+	cargo fetch --locked --quiet
 	$(TOOLS)/cargo-deny --offline --locked check --hide-inclusion-graph bans licenses sources
 
 test-unit: ## - unit, property and golden tests
