@@ -1,7 +1,7 @@
 //! `dra-operator node-plugin`: serves one kind of device on this node. IO: the node, its kubelet, its container runtime,
 //! the API server.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
@@ -22,6 +22,10 @@ use crate::{
         online::changed,
     },
 };
+
+/// How long Prepare waits for what another claim still holds: a pod's usual grace period. The kubelet hangs up after 45
+/// seconds.
+const HELD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Arguments of `node-plugin`.
 #[derive(Debug, ClapArgs)]
@@ -173,6 +177,7 @@ impl Args {
             state_dir: self.state_dir.clone().unwrap_or_else(default_state),
             nri_socket: nri.then(|| self.nri_socket.clone()),
             host_root: self.host_root.clone(),
+            held_timeout: HELD_TIMEOUT,
         };
         // The driver's name becomes parts of paths: what the API server would refuse anyway is refused first.
         let label = |label: &str| {

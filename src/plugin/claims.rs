@@ -11,9 +11,11 @@ use std::{
 };
 
 use tokio::{
-    sync::{RwLock, watch},
+    sync::{Notify, RwLock, watch},
     task::yield_now,
+    time::{Instant, sleep_until},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     drivers::{AllocatedDevice, Driver, Grant, GrantError},
@@ -54,9 +56,13 @@ pub struct Claims {
     phase: RwLock<Phase>,
     prepared: Mutex<PreparedClaims>,
     changes: watch::Sender<u64>,
+    /// Wakes who waits for another claim.
+    unprepared: Notify,
     /// The last state that the checkpoint has. Who holds the lock is writing.
     written: tokio::sync::Mutex<u64>,
     nri: Option<watch::Receiver<NriStatus>>,
+    held_timeout: Duration,
+    stop: CancellationToken,
 }
 
 /// What [`Claims`] works on.
@@ -75,6 +81,10 @@ pub struct ClaimsConfig {
     pub cdi: Cdi,
     /// The connection to NRI, if it enforces the grants.
     pub nri: Option<watch::Receiver<NriStatus>>,
+    /// How long Prepare waits for what another claim still holds.
+    pub held_timeout: Duration,
+    /// Once it is cancelled, Prepare waits for no other claim any more.
+    pub stop: CancellationToken,
 }
 
 impl Claims {
@@ -90,8 +100,11 @@ impl Claims {
             phase: RwLock::new(Phase::Passive),
             prepared: Mutex::default(),
             changes: watch::Sender::new(0),
+            unprepared: Notify::new(),
             written: tokio::sync::Mutex::new(0),
             nri: config.nri,
+            held_timeout: config.held_timeout,
+            stop: config.stop,
         }
     }
 
@@ -113,9 +126,10 @@ impl Claims {
         }
     }
 
-    /// Gives the state up, once every call in flight has ended.
+    /// Gives the state up, once every call in flight has ended or waits for another claim; those that wait end then.
     pub async fn deactivate(&self) {
         *self.phase.write().await = Phase::Passive;
+        self.unprepared.notify_waiters();
     }
 
     /// Makes the CDI files those of the prepared claims, as far as this instance may; `thorough` looks into them too.
@@ -142,6 +156,10 @@ impl Claims {
     }
 
     /// Prepares a claim, or finds it prepared. Afterwards checkpoint and CDI file are there.
+    ///
+    /// Of a pod that was deleted by force the API server forgets everything at once, and what it held is allocated anew
+    /// while its containers still run. What is held like that is waited for: to an error the kubelet comes back only a
+    /// minute later.
     pub async fn prepare(
         &self,
         claim: &ClaimRef,
@@ -154,6 +172,29 @@ impl Claims {
     }
 
     async fn prepare_arrived(
+        &self,
+        claim: &ClaimRef,
+        arrival: Arrival,
+        reader: &ClaimReader,
+    ) -> Result<PreparedClaim, ClaimError> {
+        let until = Instant::now() + self.held_timeout;
+        loop {
+            // From before the attempt on, so that none is missed.
+            let unprepared = self.unprepared.notified();
+            let held = match self.try_prepare(claim, arrival, reader).await {
+                Err(ClaimError::Held(held)) if held.passes() => held,
+                done => return done,
+            };
+            tracing::info!(claim = format!("{}/{}", claim.namespace, claim.name), uid = claim.uid, "waiting: {held}");
+            tokio::select! {
+                () = unprepared => {}
+                () = sleep_until(until) => return Err(held.into()),
+                () = self.stop.cancelled() => return Err(held.into()),
+            }
+        }
+    }
+
+    async fn try_prepare(
         &self,
         claim: &ClaimRef,
         arrival: Arrival,
@@ -186,6 +227,7 @@ impl Claims {
     pub async fn unprepare(&self, claim: &ClaimRef) -> Result<(), ClaimError> {
         let _active = self.active().await?;
         let (_, state) = self.change(|prepared| prepared.remove(&claim.uid));
+        self.unprepared.notify_waiters();
         self.commit(state).await?;
         let prepared = self.lock();
         if prepared.get(&claim.uid).is_none() {

@@ -72,6 +72,8 @@ pub struct NodeSettings {
     pub nri_socket: Option<PathBuf>,
     /// Under which the host's sysfs is.
     pub host_root: PathBuf,
+    /// How long Prepare waits for what another claim still holds.
+    pub held_timeout: Duration,
 }
 
 impl NodeSettings {
@@ -121,7 +123,7 @@ impl NodePlugin {
         let handover = Handover::within(&self.settings.state_dir)?;
         let paths = self.settings.sockets()?;
         let nri = watch::Sender::new(NriStatus::default());
-        let claims = self.claims(&nri);
+        let claims = self.claims(&nri, stop.clone());
         let (active, look) = (watch::Sender::new(false), watch::Sender::new(0));
         let conditions = Conditions { look: look.subscribe(), active: active.subscribe(), stop: stop.clone() };
         let side = KubeletSide {
@@ -256,7 +258,7 @@ impl NodePlugin {
         }
     }
 
-    fn claims(&self, nri: &watch::Sender<NriStatus>) -> Arc<Claims> {
+    fn claims(&self, nri: &watch::Sender<NriStatus>, stop: CancellationToken) -> Arc<Claims> {
         let settings = &self.settings;
         Arc::new(Claims::new(ClaimsConfig {
             driver_name: settings.driver_name.clone(),
@@ -266,6 +268,8 @@ impl NodePlugin {
             checkpoint: Checkpoint::within(&settings.state_dir),
             cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
             nri: settings.nri_socket.is_some().then(|| nri.subscribe()),
+            held_timeout: settings.held_timeout,
+            stop,
         }))
     }
 }

@@ -150,6 +150,13 @@ pub enum HeldError {
     },
 }
 
+impl HeldError {
+    /// Whether the Unprepare of another claim may end it.
+    pub fn passes(&self) -> bool {
+        matches!(self, Self::Device { .. } | Self::Cpus { .. })
+    }
+}
+
 /// When a Prepare came in, to tell whether an Unprepare of its claim came later.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 pub struct Arrival(u64);

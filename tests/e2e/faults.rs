@@ -117,6 +117,32 @@ async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothin
 }
 
 #[tokio::test]
+async fn what_a_pod_deleted_by_force_still_runs_on_is_waited_for() {
+    let c = Cluster::with_driver("forced").await;
+    fresh_plugin(&c).await;
+    let all = c.slices().await.iter().map(|slice| slice.spec.devices.as_ref().map_or(0, Vec::len)).sum::<usize>();
+    for name in ["first", "second"] {
+        c.create::<ResourceClaim>(claim(name, u32::try_from(all).unwrap())).await;
+    }
+    let mut first = pod("first", Some("first"));
+    // A container's first process that has no handler for SIGTERM runs on until this is over.
+    first["spec"]["terminationGracePeriodSeconds"] = 10.into();
+    c.create::<Pod>(first).await;
+    c.pod_is_ready("first").await;
+    c.create::<Pod>(pod("second", Some("second"))).await;
+
+    c.here::<Pod>().delete("first", &DeleteParams::default().grace_period(0)).await.unwrap();
+    c.delete_and_wait(&c.here::<ResourceClaim>(), "first").await;
+    c.pod_is_ready("second").await;
+    assert_eq!(c.cpus_of("second", "main"), online());
+    let failed: Vec<String> = c.events("second").await.into_iter().filter(|event| event.contains("held by")).collect();
+    assert_eq!(failed, [""; 0], "the kubelet would come back a minute later");
+    let plugin = c.plugin_pods().await.remove(0).name_any();
+    let log = tool("kubectl", &["-n", NAMESPACE, "logs", &plugin]);
+    assert!(log.contains("waiting: device"), "the pod was gone before its CPUs were wanted: {log}");
+}
+
+#[tokio::test]
 async fn slices_are_published_again_after_a_kubelet_restart_and_pods_stay_pinned() {
     let c = Cluster::with_driver("kubelet-restart").await;
     let held = pinned_and_neighbour(&c).await;

@@ -20,6 +20,8 @@ async fn active(machine: &Machine) -> Claims {
         checkpoint: Checkpoint::within(&settings.state_dir),
         cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
         nri: None,
+        held_timeout: settings.held_timeout,
+        stop: CancellationToken::new(),
     });
     claims.activate().await.unwrap();
     claims

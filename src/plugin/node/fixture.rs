@@ -120,6 +120,7 @@ impl Machine {
             state_dir: self.state(),
             nri_socket: None,
             host_root: self.root.path().into(),
+            held_timeout: Duration::ZERO,
         }
     }
 

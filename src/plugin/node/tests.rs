@@ -70,6 +70,39 @@ async fn a_device_is_not_given_twice() {
     kubelet.prepare_one(&b).await.unwrap();
 }
 
+/// Whatever ends the wait for `a`, which holds what `b` wants, `b`'s call answers at once.
+#[rstest::rstest]
+#[case::it_is_given_back("")]
+#[case::its_own_pod_goes("was unprepared while")]
+#[case::another_instance_takes_over("not the active one")]
+#[case::the_plugin_stops("held by claim apps/a")]
+#[tokio::test]
+async fn what_another_claim_holds_is_waited_for_until_waiting_is_in_vain(#[case] expected: &str) {
+    let machine = Machine::new();
+    let (a, b) = (machine.allocate("a", &["core-1"], &json!([])), machine.allocate("b", &["core-1"], &json!([])));
+    let running = machine.start_with(NodeSettings { held_timeout: Duration::from_mins(10), ..machine.settings(None) });
+    let kubelet = running.ready().await;
+    kubelet.prepare_one(&a).await.unwrap();
+    let mut waiting = tokio::spawn({
+        let (kubelet, b) = (kubelet.clone(), b.clone());
+        async move { kubelet.prepare_one(&b).await }
+    });
+    assert!(timeout(Duration::from_millis(200), &mut waiting).await.is_err(), "given twice, or not waited for");
+    let mut successor = None;
+    match expected {
+        "" => kubelet.unprepare(&a).await.unwrap(),
+        "was unprepared while" => kubelet.unprepare(&b).await.unwrap(),
+        "not the active one" => successor = Some(machine.start(Some("new"))),
+        _ => running.stop.cancel(),
+    }
+    let answer = timeout(Duration::from_secs(10), waiting).await.expect("waits in vain").unwrap();
+    match answer {
+        Ok(devices) => assert_eq!((devices[0].device_name.as_str(), expected), ("core-1", "")),
+        Err(error) => assert!(!expected.is_empty() && error.contains(expected), "{error}"),
+    }
+    drop(successor);
+}
+
 #[tokio::test]
 async fn an_unprepare_during_a_prepare_wins() {
     let machine = Machine::new();
