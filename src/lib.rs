@@ -7,7 +7,7 @@ pub mod cli;
 pub mod controller;
 pub mod drivers;
 pub mod host;
-mod openmetrics;
+mod http;
 pub mod plugin;
 pub mod policy;
 pub mod slices;

@@ -70,7 +70,7 @@ async fn control(args: &Args) -> anyhow::Result<ExitCode> {
     };
     tokio::select! {
         done = operator.run(stop) => done?,
-        served = http => served?,
+        served = http => match served? {},
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -159,7 +159,7 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
         // The plugin first: what it sends out at its start is on its way while the port is opened.
         biased;
         done = work => done?,
-        served = http => served?,
+        served = http => match served? {},
         () = changes => {}
     }
     Ok(())

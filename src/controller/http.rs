@@ -4,6 +4,7 @@
 //! that leads with every cache filled, or stands by.
 
 use std::{
+    convert::Infallible,
     net::SocketAddr,
     sync::{
         Arc,
@@ -15,7 +16,7 @@ use std::{
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use prometheus_client::registry::Registry;
 
-use crate::openmetrics::metrics;
+use crate::http::{self, ServeError, metrics};
 
 /// Between two beats.
 pub const BEAT: Duration = Duration::from_secs(5);
@@ -84,24 +85,14 @@ impl Health {
     }
 }
 
-/// The port cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot serve HTTP on {address}: {source}; choose another with --http-bind")]
-pub struct ServeError {
-    address: SocketAddr,
-    source: std::io::Error,
-}
-
 /// Serves until dropped.
-pub async fn serve(address: SocketAddr, health: Arc<Health>, registry: Registry) -> Result<(), ServeError> {
-    let error = |source| ServeError { address, source };
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(error)?;
+pub async fn serve(address: SocketAddr, health: Arc<Health>, registry: Registry) -> Result<Infallible, ServeError> {
     let router = Router::new()
         .route("/healthz", get(async |State(health): State<Arc<Health>>| health.healthz()))
         .route("/readyz", get(async |State(health): State<Arc<Health>>| health.readyz()))
         .with_state(health)
         .route("/metrics", get(metrics).with_state(Arc::new(registry)));
-    axum::serve(listener, router).await.map_err(error)
+    http::serve(address, router).await
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
@@ -10,7 +11,7 @@ use std::{
 use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
 use prometheus_client::registry::Registry;
 
-use crate::openmetrics::metrics;
+use crate::http::{self, ServeError, metrics};
 
 /// What must be well for the node plugin to be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +25,8 @@ pub enum Part {
     Cdi,
     /// The ResourceSlices are as they should be.
     Slices,
+    /// The DRA service is where the kubelet looks for it.
+    Service,
     /// The kubelet knows the plugin.
     Registration,
     /// The connection to NRI stands.
@@ -37,6 +40,7 @@ impl fmt::Display for Part {
             Self::Checkpoint => "checkpoint",
             Self::Cdi => "cdi",
             Self::Slices => "slices",
+            Self::Service => "service",
             Self::Registration => "registration",
             Self::Nri => "nri",
         })
@@ -86,19 +90,9 @@ impl Health {
     }
 }
 
-/// The port cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot serve HTTP on {address}: {source}; choose another with --http-bind")]
-pub struct ServeError {
-    address: SocketAddr,
-    source: std::io::Error,
-}
-
 /// Serves health and metrics until dropped.
-pub async fn serve(address: SocketAddr, health: Arc<Health>, registry: Registry) -> Result<(), ServeError> {
-    let error = |source| ServeError { address, source };
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(error)?;
-    axum::serve(listener, router(health, Arc::new(registry))).await.map_err(error)
+pub async fn serve(address: SocketAddr, health: Arc<Health>, registry: Registry) -> Result<Infallible, ServeError> {
+    http::serve(address, router(health, Arc::new(registry))).await
 }
 
 fn router(health: Arc<Health>, registry: Arc<Registry>) -> Router {
@@ -138,7 +132,7 @@ mod tests {
     }
 
     async fn get(router: &Router, path: &str) -> (StatusCode, String) {
-        let request = http::Request::get(path).body(axum::body::Body::empty()).unwrap();
+        let request = axum::http::Request::get(path).body(axum::body::Body::empty()).unwrap();
         let response = tower::ServiceExt::oneshot(router.clone(), request).await.unwrap();
         let status = response.status();
         let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();

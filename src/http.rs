@@ -1,0 +1,118 @@
+//! The HTTP port that controller and node plugin have for probes and metrics. IO: a TCP port.
+//!
+//! Whoever can reach the port may connect, so connections are few, and each new one ends the oldest: who holds many takes no
+//! file descriptors from the rest of the process, and keeps no probe out.
+
+use std::{collections::VecDeque, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::IntoResponse,
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto::Builder,
+    service::TowerToHyperService,
+};
+use prometheus_client::registry::Registry;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::sleep,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// The media type of OpenMetrics 1.0.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How many connections are open at once.
+const CONNECTIONS: usize = 64;
+/// What a connection may keep in memory: requests here are short.
+const BUFFER: usize = 16 * 1024;
+/// Between attempts to accept, when there is no file descriptor left, say.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The port cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve HTTP on {address}: {source}; choose another with --http-bind")]
+pub struct ServeError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Serves until dropped.
+pub(crate) async fn serve(address: SocketAddr, router: Router) -> Result<Infallible, ServeError> {
+    let listener = TcpListener::bind(address).await.map_err(|source| ServeError { address, source })?;
+    Ok(accept(listener, router).await)
+}
+
+async fn accept(listener: TcpListener, router: Router) -> Infallible {
+    let mut open: VecDeque<AbortOnDropHandle<()>> = VecDeque::with_capacity(CONNECTIONS);
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection for HTTP");
+                sleep(RETRY).await;
+                continue;
+            }
+        };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() == CONNECTIONS {
+            open.pop_front();
+        }
+        open.push_back(AbortOnDropHandle::new(tokio::spawn(answer(stream, router.clone()))));
+    }
+}
+
+async fn answer(stream: TcpStream, router: Router) {
+    let mut http = Builder::new(TokioExecutor::new()).http1_only();
+    http.http1().max_buf_size(BUFFER);
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if let Err(error) = connection.await {
+        tracing::debug!(error, "an HTTP connection ended");
+    }
+}
+
+/// The handler of `/metrics`: every metric of the registry.
+pub(crate) async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &registry) {
+        Ok(()) => (StatusCode::OK, [(CONTENT_TYPE, OPENMETRICS)], text),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::timeout,
+    };
+
+    async fn ask(stream: &mut TcpStream) -> std::io::Result<String> {
+        let mut answer = vec![0; 64];
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await?;
+        let read = stream.read(&mut answer).await?;
+        Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
+    }
+
+    #[tokio::test]
+    async fn who_holds_many_connections_keeps_nobody_out_and_the_oldest_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/healthz", get(async || "ok\n"));
+        let _serving = AbortOnDropHandle::new(tokio::spawn(accept(listener, router)));
+        let mut held = vec![];
+        for _ in 0..3 * CONNECTIONS {
+            held.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        assert!(ask(&mut probe).await.unwrap().starts_with("HTTP/1.1 200"));
+        let end = timeout(Duration::from_secs(5), held[0].read(&mut [0; 1])).await.expect("still open");
+        assert!(matches!(end, Ok(0) | Err(_)), "the oldest: {end:?}");
+        assert!(ask(held.last_mut().unwrap()).await.unwrap().starts_with("HTTP/1.1 200"), "a newer one");
+    }
+}
