@@ -47,10 +47,9 @@ impl SocketPaths {
     /// The sockets of `driver` on a kubelet with this root directory; with a pod's UID, two instances can be there at
     /// once.
     pub fn new(root: &Path, state: &Path, driver: &str, pod_uid: Option<&str>) -> Result<Self, SocketError> {
-        let of_pod = pod_uid.map(|uid| format!("-{uid}")).unwrap_or_default();
         Ok(Self {
-            registration: fitting(&root.join("plugins_registry"), &format!("{driver}{of_pod}"), REGISTRATION)?,
-            dra: fitting(state, &format!("dra{of_pod}"), DRA)?,
+            registration: fitting(&root.join("plugins_registry"), driver, pod_uid, REGISTRATION)?,
+            dra: fitting(state, "dra", pod_uid, DRA)?,
         })
     }
 }
@@ -60,15 +59,20 @@ impl SocketPaths {
 const REGISTRATION: &str = "@reg.sock";
 const DRA: &str = ".sock";
 
-/// `<directory>/<stem><tail>`, or with a hash for the stem where that is too long.
-fn fitting(directory: &Path, stem: &str, tail: &str) -> Result<PathBuf, SocketError> {
-    let fits = |path: &PathBuf| path.as_os_str().len() <= MAX_PATH;
-    let digest = Sha256::digest(stem);
-    let hashed = format!("{:02x}{:02x}{:02x}{:02x}{tail}", digest[0], digest[1], digest[2], digest[3]);
-    [directory.join(format!("{stem}{tail}")), directory.join(hashed)]
+/// `<directory>/<stem>-<pod's UID><tail>`, or with hashes for stem and UID where that is too long.
+fn fitting(directory: &Path, stem: &str, pod_uid: Option<&str>, tail: &str) -> Result<PathBuf, SocketError> {
+    let named = |stem: &str, uid: Option<String>| {
+        directory.join(format!("{stem}{}{tail}", uid.map(|uid| format!("-{uid}")).unwrap_or_default()))
+    };
+    [named(stem, pod_uid.map(str::to_owned)), named(&hash(stem), pod_uid.map(hash))]
         .into_iter()
-        .find(fits)
+        .find(|path| path.as_os_str().len() <= MAX_PATH)
         .ok_or_else(|| SocketError::Long { directory: directory.to_owned() })
+}
+
+fn hash(text: &str) -> String {
+    let digest = Sha256::digest(text);
+    format!("{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
 }
 
 /// A socket that this process listens on.
@@ -118,7 +122,8 @@ pub fn remove_stale(paths: &SocketPaths, driver: &str) {
     for (path, stem, tail) in [(&paths.registration, driver, REGISTRATION), (&paths.dra, "dra", DRA)] {
         let entries = path.parent().and_then(|directory| fs::read_dir(directory).ok());
         for entry in entries.into_iter().flatten().flatten() {
-            if entry.file_name().to_str().is_some_and(|name| of_driver(name, stem, tail)) {
+            let own = |name: &str| of_driver(name, stem, tail) || of_driver(name, &hash(stem), tail);
+            if entry.file_name().to_str().is_some_and(own) {
                 remove_if(&entry.path(), is_dead);
             }
         }
@@ -186,6 +191,8 @@ mod tests {
         let dead = |name: &str| drop(std::os::unix::net::UnixListener::bind(registry.join(name)).unwrap());
         dead("dra.cpu-dead@reg.sock");
         dead("dra.cpus@reg.sock");
+        // As where the directory's path leaves no room for names.
+        dead(&format!("{}-{}@reg.sock", hash("dra.cpu"), hash("dead")));
         let paths = SocketPaths::new(root.path(), root.path(), "dra.cpu", Some("mine")).unwrap();
         remove_stale(&paths, "dra.cpu");
         let mut names: Vec<_> = fs::read_dir(&registry).unwrap().map(|e| e.unwrap().file_name()).collect();
