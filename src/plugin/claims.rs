@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    iter,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -256,10 +257,14 @@ impl Claims {
         }
         // A lost checkpoint must not pass for an empty node: after a reboot the CDI files are gone too, and a first
         // start has none. That they cannot be listed shows when they are written.
-        match self.cdi.own_files().unwrap_or_default().into_iter().next() {
-            Some(cdi_file) => Err(CheckpointError::Missing { path: self.checkpoint.path().to_owned(), cdi_file }),
-            None => Ok(vec![]),
+        let path = || self.checkpoint.path().to_owned();
+        if let Some(cdi_file) = self.cdi.own_files().unwrap_or_default().into_iter().next() {
+            return Err(CheckpointError::Missing { path: path(), cdi_file });
         }
+        // From now on there is one: of a first claim whose checkpoint could not be written the CDI file may be there.
+        let none = encode(iter::empty());
+        self.checkpoint.write(&none.map_err(|error| CheckpointError::Write { path: path(), source: error.into() })?)?;
+        Ok(vec![])
     }
 
     fn build(&self, claim: &ClaimRef, devices: &[AllocatedDevice]) -> Result<PreparedClaim, ClaimError> {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::plugin::node::fixture::{FakeDriver, Machine, names};
+use crate::plugin::node::fixture::{FakeDriver, Machine};
 
 fn reader(machine: &Machine) -> ClaimReader {
     ClaimReader::new(machine.api.client())
@@ -142,10 +142,14 @@ async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attemp
     let error = claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap_err();
     assert!(error.to_string().contains("cannot be written"), "{error}");
     assert_eq!(machine.cdi_files(), [""; 0]);
+    claims.restore_cdi(false).await.unwrap();
+    assert_eq!(machine.cdi_files().len(), 1, "wanted, though not yet answered");
+    let restarted = active(&machine).await;
+    restarted.restore_cdi(true).await.unwrap();
+    assert_eq!(machine.cdi_files(), [""; 0], "a lost checkpoint is another thing");
     std::fs::remove_dir(blocker).unwrap();
     claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
     assert_eq!(Checkpoint::within(&machine.state()).read().unwrap().unwrap().len(), 1);
-    assert!(!names(&machine.state()).contains(&"checkpoint.json.tmp".to_owned()));
 }
 
 #[tokio::test]
