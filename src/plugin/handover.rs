@@ -7,6 +7,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -36,7 +37,7 @@ pub struct Handover {
 /// Held while this instance is the active one; dropped, another may be.
 #[derive(Debug)]
 pub struct Leadership {
-    _lock: File,
+    lock: File,
 }
 
 impl Handover {
@@ -49,15 +50,29 @@ impl Handover {
     /// Becomes active as a starting instance: the one that is active now steps down.
     pub async fn succeed(&self) -> Result<Leadership, LockError> {
         let _next = wait_for(&self.next, TRY).await?;
-        Ok(Leadership { _lock: wait_for(&self.leader, TRY).await? })
+        Ok(Leadership { lock: wait_for(&self.leader, TRY).await? })
     }
 
-    /// Returns when another instance waits to become active.
-    pub async fn challenged(&self) -> Result<(), LockError> {
-        while try_lock(&self.next)?.is_some() {
+    /// Returns when another instance waits to become active, or may be active already: who removed the lock file has made
+    /// room for one.
+    pub async fn challenged(&self, leadership: &Leadership) {
+        let mut problem = None;
+        while is_at(&leadership.lock, &self.leader) {
+            match try_lock(&self.next) {
+                Ok(None) => return,
+                Ok(Some(_)) => problem = None,
+                // That no file can be opened now is no reason to stop serving.
+                Err(error) => {
+                    let error = error.to_string();
+                    if problem.as_ref() != Some(&error) {
+                        tracing::warn!("{error}; looking again");
+                    }
+                    problem = Some(error);
+                }
+            }
             tokio::time::sleep(LOOK).await;
         }
-        Ok(())
+        tracing::warn!(path = %self.leader.display(), "the lock file was removed");
     }
 
     /// Becomes active again after having stepped down, when the successor is dead and no other waits.
@@ -67,9 +82,19 @@ impl Handover {
             // The leader's lock first: a look at the other while somebody leads would pass for a challenge.
             let Some(lock) = try_lock(&self.leader)? else { continue };
             if try_lock(&self.next)?.is_some() {
-                return Ok(Leadership { _lock: lock });
+                return Ok(Leadership { lock });
             }
         }
+    }
+}
+
+/// Whether the file is the one that others find at the path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let found = fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
+    match (file.metadata(), found) {
+        (Ok(held), Ok(found)) => (held.dev(), held.ino()) == found,
+        (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
+        (Err(_), _) => true,
     }
 }
 
@@ -109,8 +134,8 @@ mod tests {
     #[tokio::test]
     async fn an_instance_alone_is_active_at_once_and_not_challenged() {
         let (_dir, handover) = handover();
-        let _leading = timeout(Duration::from_millis(20), handover.succeed()).await.unwrap().unwrap();
-        assert!(timeout(2 * LOOK, handover.challenged()).await.is_err());
+        let leading = timeout(Duration::from_millis(20), handover.succeed()).await.unwrap().unwrap();
+        assert!(timeout(2 * LOOK, handover.challenged(&leading)).await.is_err());
     }
 
     #[tokio::test]
@@ -121,14 +146,32 @@ mod tests {
             let handover = handover.clone();
             async move { handover.succeed().await.unwrap() }
         });
-        timeout(SOON, handover.challenged()).await.unwrap().unwrap();
+        timeout(SOON, handover.challenged(&old)).await.unwrap();
         assert!(!successor.is_finished(), "two are active");
         drop(old);
         let new = timeout(SOON, successor).await.unwrap().unwrap();
         assert!(timeout(2 * LOOK, handover.come_back()).await.is_err(), "two are active");
-        assert!(timeout(2 * LOOK, handover.challenged()).await.is_err(), "a passive instance challenges");
+        assert!(timeout(2 * LOOK, handover.challenged(&new)).await.is_err(), "a passive instance challenges");
         drop(new);
         timeout(SOON, handover.come_back()).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_whose_lock_file_was_removed_steps_down_for_another_may_lead() {
+        let (dir, handover) = handover();
+        let old = handover.succeed().await.unwrap();
+        fs::remove_dir_all(dir.path()).unwrap();
+        timeout(SOON, handover.challenged(&old)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_that_cannot_look_for_others_goes_on() {
+        let (_dir, handover) = handover();
+        let leading = handover.succeed().await.unwrap();
+        // Nobody can open it for writing, not even root.
+        fs::remove_file(&handover.next).unwrap();
+        fs::create_dir(&handover.next).unwrap();
+        assert!(timeout(2 * LOOK, handover.challenged(&leading)).await.is_err());
     }
 
     #[tokio::test]
@@ -139,7 +182,7 @@ mod tests {
             let handover = handover.clone();
             async move { handover.succeed().await.unwrap() }
         });
-        timeout(SOON, handover.challenged()).await.unwrap().unwrap();
+        timeout(SOON, handover.challenged(&leading)).await.unwrap();
         let passive = tokio::spawn({
             let handover = handover.clone();
             async move { handover.come_back().await.unwrap() }

@@ -3,7 +3,7 @@
 //! Its calls wait for the disk: a Prepare is answered when the checkpoint is synced. On their own thread they may block
 //! for that, and NRI, which has two seconds for an answer, is not held up by a slow disk.
 
-use std::{io, path::PathBuf, sync::Arc, thread};
+use std::{io, sync::Arc, thread};
 
 use kube::Client;
 use tokio::sync::oneshot;
@@ -109,11 +109,17 @@ impl KubeletSide {
             endpoint: self.paths.dra.display().to_string(),
             health: Arc::clone(&self.health),
         };
-        let lost = |problem| self.health.set(Part::Registration, Err(problem));
-        let served = |path: PathBuf, routes| keep_serving(path, routes, conditions.clone(), lost);
+        let (dra, registration) = (DraPluginServer::new(dra), RegistrationServer::new(registration));
+        let tell_service = |there| self.health.set(Part::Service, there);
+        // That it is there is not enough: the kubelet says when it has found it.
+        let tell_registration = |there: Result<(), String>| {
+            if there.is_err() {
+                self.health.set(Part::Registration, there);
+            }
+        };
         tokio::join!(
-            served(self.paths.dra, Routes::new(DraPluginServer::new(dra))),
-            served(self.paths.registration, Routes::new(RegistrationServer::new(registration))),
+            keep_serving(self.paths.dra, Routes::new(dra), conditions.clone(), tell_service),
+            keep_serving(self.paths.registration, Routes::new(registration), conditions.clone(), tell_registration),
         );
         calls.close();
         calls.wait().await;

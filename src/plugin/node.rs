@@ -23,7 +23,7 @@ use crate::{
         claims::{Claims, ClaimsConfig},
         directories::Directories,
         grants::{Grants, NriStatus},
-        handover::{Handover, LockError},
+        handover::{Handover, Leadership, LockError},
         health::{Health, Part},
         kubelet::{Connect, KubeletError, KubeletSide, KubeletThread},
         metrics::PluginMetrics,
@@ -105,7 +105,8 @@ impl NodePlugin {
         if publish_only {
             return vec![Part::Slices];
         }
-        let mut parts = vec![Part::Active, Part::Checkpoint, Part::Cdi, Part::Slices, Part::Registration];
+        let mut parts =
+            vec![Part::Active, Part::Checkpoint, Part::Cdi, Part::Slices, Part::Service, Part::Registration];
         parts.extend(nri.then_some(Part::Nri));
         parts
     }
@@ -176,17 +177,22 @@ impl NodePlugin {
             tokio::select! {
                 never = self.publish() => match never {},
                 never = self.enforce(claims, nri, active) => match never {},
-                challenged = handover.challenged() => challenged?,
+                () = self.step_down(handover, &leadership, claims) => {}
             }
             tracing::info!("another instance takes over; standing by");
             active.send_replace(false);
             nri.send_replace(NriStatus::default());
-            claims.deactivate().await;
             self.metrics.active.set(0);
             drop(leadership);
             leadership = handover.come_back().await?;
             tracing::info!("the instance that took over is gone; active again");
         }
+    }
+
+    /// Returns when another instance shall lead and no call is in flight here: until then NRI is there for them.
+    async fn step_down(&self, handover: &Handover, leadership: &Leadership, claims: &Claims) {
+        handover.challenged(leadership).await;
+        claims.deactivate().await;
     }
 
     /// Keeps the slices published.

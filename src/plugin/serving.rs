@@ -24,28 +24,29 @@ pub struct Conditions {
 }
 
 /// Serves `routes` on `path` until told to stop, and then until the calls in flight have ended. A socket that somebody
-/// removed is made anew; calls on connections to the old one go on. `lost` is told whenever the socket is not there.
-pub async fn keep_serving(path: PathBuf, routes: Routes, conditions: Conditions, lost: impl Fn(String)) {
+/// removed is made anew; calls on connections to the old one go on. `tell` learns whether the socket is there.
+pub async fn keep_serving(path: PathBuf, routes: Routes, conditions: Conditions, tell: impl Fn(Result<(), String>)) {
     let Conditions { look, active, stop } = conditions;
     let mut previous = None;
     while !stop.is_cancelled() {
         let (socket, listener) = match OwnSocket::listen(&path) {
             Ok(listening) => listening,
             Err(error) => {
-                lost(error.to_string());
+                tell(Err(error.to_string()));
                 tokio::select! {
                     () = sleep(RETRY) => continue,
                     () = stop.cancelled() => break,
                 }
             }
         };
+        tell(Ok(()));
         let ended = CancellationToken::new();
         let serving = AbortOnDropHandle::new(tokio::spawn(serve(listener, routes.clone(), ended.clone())));
         tokio::select! {
             () = stop.cancelled() => {}
             () = removed(&socket, look.clone(), active.clone()) => {
                 tracing::warn!(socket = %path.display(), "the socket was removed; making it anew");
-                lost("the socket was removed from the kubelet's directory".to_owned());
+                tell(Err("the socket was removed from the kubelet's directory".to_owned()));
             }
         }
         // First out of the kubelet's sight, then the end: nothing new comes in between.

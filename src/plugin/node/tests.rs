@@ -225,7 +225,11 @@ async fn what_others_remove_comes_back() {
     until("the CDI file is there again", || machine.cdi_files() == [CDI_A]).await;
     fs::remove_file(&running.sockets.registration).unwrap();
     until("unready until registered again", || running.health.report().contains("[-] registration")).await;
+    running.ready().await;
     fs::remove_file(&running.sockets.dra).unwrap();
+    // The kubelet does not register a plugin again whose registration socket is still there.
+    let live = || std::os::unix::net::UnixStream::connect(&running.sockets.dra).is_ok();
+    until("ready with the DRA socket made anew", || live() && running.health.is_ready()).await;
     running.ready().await.prepare_one(&claim).await.unwrap();
 }
 
