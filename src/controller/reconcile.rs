@@ -223,7 +223,7 @@ impl Context {
         blocks.append(&mut report.blocks);
         let children = memory.children.catch_up(snapshot.children.clone(), now);
         let start = Instant::now();
-        let judged = judge(config, &desired, &children, snapshot, view, memory, now);
+        let judged = judge(config, &children, snapshot, view, memory, now);
         self.pace.note(start.elapsed());
         let status = status::status(&Facts {
             config,
@@ -266,8 +266,7 @@ impl Context {
             self.remove_finalizer(config).await?;
             return Ok(Looked { report, gone: true, ..Looked::default() });
         }
-        let desired = build::children(config, &self.settings);
-        let judged = judge(config, &desired, &snapshot.children, snapshot, view, memory, now);
+        let judged = judge(config, &snapshot.children, snapshot, view, memory, now);
         let waiting = step.waiting.unwrap_or_else(|| Waiting::Children("objects could not be deleted yet".into()));
         let status = status::status(&Facts {
             config,

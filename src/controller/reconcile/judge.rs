@@ -13,7 +13,7 @@ use super::memory::{Counted, Remembered};
 use crate::{
     api::DraDriverConfig,
     controller::{
-        build::{self, Desired},
+        build,
         child::ChildKind,
         health::{self, Before, Health},
         observe::Live,
@@ -34,7 +34,6 @@ pub(super) struct Judged {
 /// Judges `children` as they are live, the pods, the pools and the claims.
 pub(super) fn judge(
     config: &DraDriverConfig,
-    desired: &Desired,
     children: &[Live],
     snapshot: &Snapshot,
     view: &View<'_>,
@@ -51,11 +50,11 @@ pub(super) fn judge(
     let before = Before { unwell: memory.unwell.as_ref(), problems: problems.map(Vec::as_slice).unwrap_or_default() };
     let deadline = config.spec.health().publish_deadline();
     let health = health::judge(&view.pods, &view.nodes, &pools, deadline, before, now);
-    let matchers = matchers(desired, &mut memory.matchers);
+    let matchers = matchers(config, children, &mut memory.matchers);
     let names: Vec<_> = config.spec.device_classes.iter().map(|class| class.name.as_str()).collect();
     let driver = config.spec.driver_name();
     let usage = usage::count(driver, &pools, &snapshot.claims, &names, |class, device| {
-        let Some(matcher) = matchers.get(class) else { return Ok(false) };
+        let Some(matcher) = matchers.get(class) else { return Err("NotMade") };
         matcher.matches(driver, device).map_err(|error| match error {
             MatchError::Unknown(_) => "NotCounted",
             MatchError::Aborts(_) => "AbortsClaims",
@@ -69,19 +68,24 @@ pub(super) fn judge(
     Judged { rollout, health, usage }
 }
 
-/// A matcher for each class, kept while the class stays as it is: it remembers its answers.
-fn matchers(desired: &Desired, kept: &mut HashMap<u64, Arc<Matcher>>) -> HashMap<String, Arc<Matcher>> {
+/// A matcher for each class that is there, kept while the class stays as it is: it remembers its answers. What a class
+/// wants to be may be what the API server refuses, for one because it takes too long to evaluate.
+fn matchers(
+    config: &DraDriverConfig,
+    children: &[Live],
+    kept: &mut HashMap<u64, Arc<Matcher>>,
+) -> HashMap<String, Arc<Matcher>> {
     let mut current = HashMap::new();
     let mut by_name = HashMap::new();
-    for child in desired.children.iter().filter(|child| child.key.kind == ChildKind::DeviceClass) {
-        let spec = child.object.get("spec").cloned().unwrap_or_default();
+    for live in children.iter().filter(|live| live.key.kind == ChildKind::DeviceClass && live.is_of(config)) {
+        let spec = live.object.get("spec").cloned().unwrap_or_default();
         let mut hasher = DefaultHasher::new();
         spec.to_string().hash(&mut hasher);
         let Ok(class) = serde_json::from_value::<DeviceClassSpec>(spec) else { continue };
         let hash = hasher.finish();
         let matcher = kept.get(&hash).cloned().unwrap_or_else(|| Arc::new(Matcher::new(&class)));
         current.insert(hash, Arc::clone(&matcher));
-        by_name.insert(child.key.name.clone(), matcher);
+        by_name.insert(live.key.name.clone(), matcher);
     }
     *kept = current;
     by_name
@@ -96,8 +100,32 @@ mod tests {
     use super::*;
     use crate::controller::{
         build::Settings,
-        testing::{at, mk_config, mk_node, mk_pod, mk_slice},
+        testing::{at, mk_config, mk_live, mk_node, mk_pod, mk_slice},
     };
+
+    fn live(config: &DraDriverConfig) -> Vec<Live> {
+        let settings = Settings { namespace: "ns".into(), image: "i".into() };
+        build::children(config, &settings).children.iter().map(|child| mk_live(config, child)).collect()
+    }
+
+    #[test]
+    fn a_class_is_counted_as_it_is_in_the_cluster_and_not_before_it_is_there() {
+        let classes = |cores: &str| {
+            mk_config(
+                "cpu",
+                &json!({"deviceClasses": [{"name": "a", "selectors": [cores]}, {"name": "b", "selectors": ["true"]}]}),
+            )
+        };
+        let snapshot = Snapshot { slices: vec![Arc::new(mk_slice("n", 1, 1, &["d"]))], ..Snapshot::default() };
+        let mut there = live(&classes("true"));
+        // Refused as it is wanted: what it was before is still there. The other could not be made at all.
+        there.retain(|live| live.key.name != "b");
+        let wanted = classes("false");
+        let view = View::new(&wanted, &snapshot);
+        let usage = judge(&wanted, &there, &snapshot, &view, &mut Remembered::default(), at(0)).usage;
+        let counted: Vec<_> = usage.classes.iter().map(|class| (class.devices, class.reason.as_deref())).collect();
+        assert_eq!(counted, [(1, None), (0, Some("NotMade"))]);
+    }
 
     #[test]
     fn a_thousand_nodes_are_judged_in_a_moment() {
@@ -116,11 +144,11 @@ mod tests {
             nodes: names.iter().map(|name| mk_node(name)).collect(),
             ..Snapshot::default()
         };
-        let desired = build::children(&config, &Settings { namespace: "ns".into(), image: "i".into() });
         let mut memory = Remembered::default();
+        let children = live(&config);
         let start = Instant::now();
         let view = View::new(&config, &snapshot);
-        let judged = judge(&config, &desired, &[], &snapshot, &view, &mut memory, at(0));
+        let judged = judge(&config, &children, &snapshot, &view, &mut memory, at(0));
         assert_eq!((judged.health.publishing, judged.usage.devices.total), (1000, 64_000));
         // An unoptimised build on a busy machine; an optimised one takes a tenth.
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());

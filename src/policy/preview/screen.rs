@@ -2,7 +2,8 @@
 //!
 //! What passes: comparisons and logic over `device.driver`, `device.allowMultipleAllocations` and attributes and capacities
 //! whose domain and name are written out, a list of functions known to behave alike, and macros (`exists`, `all`) over
-//! lists. Everything else, such as `cel.bind`, optionals or walking `device.attributes`, is for Kubernetes to answer.
+//! lists. Everything else, such as `cel.bind`, optionals or walking `device.attributes`, is for Kubernetes to answer; so is
+//! what takes long: the steps of an evaluation are bounded before there is one.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +13,12 @@ use kube_cel::cel::{
 };
 
 use super::nesting;
+
+/// The most steps that one evaluation may take, for any device. An expression of the greatest length that loops over
+/// nothing takes some thousands.
+const MAX_STEPS: u64 = 20_000;
+/// Most values of a device's attribute (`ResourceSliceMaxAttributeValuesPerDevice` of the resource.k8s.io API).
+const MAX_VALUES: u64 = 48;
 
 /// An attribute or capacity that a selector looks at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +73,7 @@ pub(super) fn compile(expression: &str) -> Result<Screened, String> {
         return Err(format!("it nests deeper than {} levels", nesting::MAX));
     }
     let program = parse(expression)?;
-    let mut screen = Screen::default();
+    let mut screen = Screen { names: BTreeSet::new(), variables: Vec::new(), rounds: 1, steps: 0 };
     screen.expr(program.expression())?;
     Ok(Screened { program, names: screen.names })
 }
@@ -82,14 +89,21 @@ fn parse(expression: &str) -> Result<Program, String> {
     })
 }
 
-#[derive(Default)]
 struct Screen {
     names: BTreeSet<Name>,
     variables: Vec<String>,
+    /// How often what is looked at now is evaluated.
+    rounds: u64,
+    /// Evaluations of all parts so far.
+    steps: u64,
 }
 
 impl Screen {
     fn expr(&mut self, expr: &IdedExpr) -> Result<(), String> {
+        self.steps = self.steps.saturating_add(self.rounds);
+        if self.steps > MAX_STEPS {
+            return Err(format!("it may take more than {MAX_STEPS} steps for a device"));
+        }
         match &expr.expr {
             Expr::Literal(_) => Ok(()),
             Expr::Ident(name) => self.ident(name),
@@ -152,12 +166,22 @@ impl Screen {
         if iter_var2.is_some() {
             return Err("it is a macro of two variables".into());
         }
+        let before = self.steps;
         self.expr(iter_range)?;
         self.expr(accu_init)?;
-        let outer = self.variables.len();
+        let length = match &iter_range.expr {
+            Expr::List(list) => u64::try_from(list.elements.len()).unwrap_or(u64::MAX),
+            _ if self.rounds > 1 => return Err("it loops in a loop over a list that is not written out".into()),
+            // Joined of lists, of which each step can have brought one.
+            _ => self.steps.saturating_sub(before).saturating_mul(MAX_VALUES),
+        };
+        let (outer_variables, outer_rounds) = (self.variables.len(), self.rounds);
         self.variables.extend([iter_var.clone(), accu_var.clone()]);
+        // One more than there are elements: of an empty list the inside is looked at all the same.
+        self.rounds = outer_rounds.saturating_mul(length.saturating_add(1));
         let inside = [loop_cond, loop_step, result].into_iter().try_for_each(|expr| self.expr(expr));
-        self.variables.truncate(outer);
+        self.variables.truncate(outer_variables);
+        self.rounds = outer_rounds;
         inside
     }
 }

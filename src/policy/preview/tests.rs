@@ -71,6 +71,41 @@ fn what_only_kubernetes_can_tell_is_unknown_and_never_no(#[case] selector: &str)
     assert_eq!(ruled_out, Ok(false), "another selector may rule the device out");
 }
 
+/// A loop in a loop in a loop …, each over a hundred numbers, all of which are looked at.
+fn loops(depth: usize) -> String {
+    let numbers: Vec<_> = (0..100).map(|number| number.to_string()).collect();
+    let before: String = (0..depth).map(|level| format!("[{}].all(v{level}, ", numbers.join(","))).collect();
+    let sum: Vec<_> = (0..depth).map(|level| format!("v{level}")).collect();
+    format!("{before}{} >= 0{}", sum.join(" + "), ")".repeat(depth))
+}
+
+#[rstest]
+#[case(loops(2))]
+#[case(loops(4))]
+#[case(loops(8))]
+#[case(loops(4).replace(".all(", ".map("))]
+#[case(loops(4).replace(".all(", ".filter("))]
+#[case("[[1, 2]].all(list, list.all(a, a > 0))".into())]
+#[case(r#"device.attributes["dra.cpu"].numa.all(a, device.attributes["dra.cpu"].numa.exists(b, a == b))"#.into())]
+#[case(format!("[{}].all(a, [1, 2, 3].map(b, a + b) == [a])", vec!["1"; 4000].join(",")))]
+#[case(format!("([{0}] + [{0}]).all(a, a in [{0}])", vec!["1"; 1000].join(",")))]
+fn what_would_take_long_is_not_begun(#[case] selector: String) {
+    assert!(selector.len() < 10 * 1024);
+    let start = std::time::Instant::now();
+    assert!(matches!(answer(&[&selector]), Err(MatchError::Unknown(_))), "{:?}", answer(&[&selector]));
+    assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[rstest]
+#[case(loops(1))]
+#[case("[1, 2, 3].all(a, [4, 5, 6].exists(b, a < b))".into())]
+#[case(r#"device.attributes["dra.cpu"].numa.all(n, n in [0, 1, 2, 3])"#.into())]
+#[case(r#"device.attributes["dra.cpu"].numa.all(n, [0, 1].exists(m, n == m))"#.into())]
+#[case(format!("device.attributes[\"dra.cpu\"].cores in [{}]", vec!["64"; 3000].join(",")))]
+fn what_takes_a_moment_is_answered(#[case] selector: String) {
+    assert_eq!(answer(&[&selector]), Ok(true));
+}
+
 #[rstest]
 #[case(r#"device.attributes["dra.cpu"].gone == 1"#)]
 #[case(r#"device.attributes["cpu.intel.com"].family > 3"#)]
