@@ -1,12 +1,15 @@
 //! Checks a document against the CRD without an API server: `render` refuses what `kubectl apply` would. Pure.
 //!
 //! The schema is the CRD's own, so the two cannot drift apart: types, unknown fields, required fields, enums, lengths and
-//! list keys are walked here, the rules are evaluated by kube-cel. The API server stays the judge.
+//! list keys are walked here, the rules are evaluated by kube-cel. The API server stays the judge. What it lets through
+//! and the controller then cannot read is a fault as well.
 
 use std::{collections::BTreeSet, fmt};
 
 use kube_cel::Validator;
 use serde_json::{Map, Value};
+
+use super::DraDriverConfig;
 
 /// What is wrong in a document, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,11 +26,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Every fault of `document`, a whole `DraDriverConfig`; empty when the API server would take it. The rules are evaluated
-/// once the shape is right, as the API server does.
+/// Every fault of `document`, a whole `DraDriverConfig`; empty when the API server would take it and the controller read
+/// it.
 pub fn check(document: &Value) -> Vec<Fault> {
+    parse(document).err().unwrap_or_default()
+}
+
+/// Reads `document`, or says everything that is wrong with it. The rules are evaluated once the shape is right, as the
+/// API server does.
+pub fn parse(document: &Value) -> Result<DraDriverConfig, Vec<Fault>> {
     let schema = super::schema();
-    let document = without_nulls(document);
+    let document = without_nulls(&schema, document);
     let mut faults = Vec::new();
     walk(&schema, &document, "", &mut faults);
     if faults.is_empty()
@@ -38,19 +47,34 @@ pub fn check(document: &Value) -> Vec<Fault> {
         );
     }
     faults.sort();
-    faults
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    // Its path is in the message.
+    serde_json::from_value(document).map_err(|error| vec![Fault { path: String::new(), message: error.to_string() }])
 }
 
-/// Nothing in the schema is nullable, and the API server prunes nulls first.
-fn without_nulls(value: &Value) -> Value {
+/// Nothing in the schema is nullable, and the API server prunes nulls first; what the schema leaves open stays as it is.
+fn without_nulls(schema: &Value, value: &Value) -> Value {
+    if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) {
+        return value.clone();
+    }
+    let none = Value::Null;
     match value {
-        Value::Object(map) => Value::Object(
-            map.iter()
-                .filter(|(_, value)| !value.is_null())
-                .map(|(key, value)| (key.clone(), without_nulls(value)))
-                .collect(),
-        ),
-        Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
+        Value::Object(map) => {
+            let properties = schema.get("properties");
+            let below = |key: &str| properties.and_then(|known| known.get(key)).or(schema.get("additionalProperties"));
+            Value::Object(
+                map.iter()
+                    .filter(|(_, value)| !value.is_null())
+                    .map(|(key, value)| (key.clone(), without_nulls(below(key).unwrap_or(&none), value)))
+                    .collect(),
+            )
+        }
+        Value::Array(items) => {
+            let below = schema.get("items").unwrap_or(&none);
+            Value::Array(items.iter().map(|item| without_nulls(below, item)).collect())
+        }
         other => other.clone(),
     }
 }
@@ -198,7 +222,13 @@ mod tests {
             assert_eq!(faults("/spec/deviceClasses", json!([class])), "");
         }
         assert_eq!(faults("/spec/nodePlugin/updateStrategy/maxUnavailable", json!("10%")), "");
-        assert_eq!(faults("/spec/driver/cpu/reservedCPUs", json!("0-1,8,10-11")), "");
+        assert_eq!(faults("/spec/driver/cpu/reservedCPUs", json!("0-1,8,10-11,9999")), "");
+        let paths =
+            json!({"kubeletRootDir": "/data/kubelet", "cdiDir": "/data/cdi", "nriSocket": "/data/cdi2/nri.sock"});
+        assert_eq!(faults("/spec/nodePlugin", paths), "");
+        for emptied in ["nodePlugin", "deviceClasses", "health", "driverName"] {
+            assert_eq!(faults(&format!("/spec/{emptied}"), Value::Null), "", "the API server prunes it");
+        }
     }
 
     #[test]
@@ -215,9 +245,32 @@ mod tests {
             ("/spec/driver/cpu/granularity", json!("core"), "write one of Core, Thread"),
             ("/spec/driver/cpu/reservedCPUs", json!("3-1"), "rising ranges, such as 0-1,8"),
             ("/spec/driver/cpu/reservedCPUs", json!("0, 1"), "is no CPU list"),
+            ("/spec/driver/cpu/reservedCPUs", json!("0,65536"), "CPU numbers up to 9999"),
             ("/spec/nodePlugin/kubeletRootDir", json!("var/lib"), "must be an absolute path"),
             ("/spec/nodePlugin/cdiDir", json!("/var/../cdi"), "must be an absolute path"),
             ("/spec/nodePlugin/nriSocket", json!("/nri.sock"), "such as /var/run/nri/nri.sock"),
+            (
+                "/spec/nodePlugin",
+                json!({"cdiDir": "/run/both", "nriSocket": "/run/both/nri.sock"}),
+                "must not be in spec.nodePlugin.cdiDir",
+            ),
+            ("/spec/nodePlugin/cdiDir", json!("/var/run"), "must not be in spec.nodePlugin.cdiDir"),
+            (
+                "/spec/nodePlugin/cdiDir",
+                json!("/var/lib/kubelet/plugins_registry"),
+                "nodePlugin.cdiDir must not be in the kubelet's",
+            ),
+            ("/spec/nodePlugin/cdiDir", json!("/var/lib"), "nodePlugin.cdiDir must not be in the kubelet's"),
+            (
+                "/spec/nodePlugin",
+                json!({"kubeletRootDir": "/k", "nriSocket": "/k/plugins/dra.cpu/nri.sock"}),
+                "nodePlugin.nriSocket must not be in the kubelet's",
+            ),
+            (
+                "/spec/nodePlugin/affinity",
+                json!({"nodeAffinty": {}}),
+                "spec.nodePlugin.affinity.nodeAffinty: unknown field",
+            ),
             ("/spec/nodePlugin/image", json!("my image"), "must be an image reference"),
             ("/spec/nodePlugin/labels", json!({"app.kubernetes.io/name": "x"}), "must not set app.kubernetes.io/name"),
             ("/spec/nodePlugin/updateStrategy/maxUnavailable", json!(0), "from 1 or a percentage"),

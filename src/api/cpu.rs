@@ -16,8 +16,8 @@ pub struct CpuDriver {
     /// without claims. Default: none.
     #[serde(default, rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
-    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*$') && self.split(',').all(r, !r.contains('-') || int(r.split('-')[0]) <= int(r.split('-')[1]))")
-        .message("spec.driver.cpu.reservedCPUs is no CPU list: write CPU numbers and rising ranges, such as 0-1,8, without spaces"))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$') && self.split(',').all(r, !r.contains('-') || int(r.split('-')[0]) <= int(r.split('-')[1]))")
+        .message("spec.driver.cpu.reservedCPUs is no CPU list: write CPU numbers up to 9999 and rising ranges, such as 0-1,8, without spaces"))]
     pub reserved_cpus: Option<String>,
 
     /// How claimed CPUs become a container's. Default `NRI`.

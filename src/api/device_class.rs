@@ -3,7 +3,9 @@
 use k8s_openapi::api::resource::v1::DeviceClassConfiguration;
 use kube::KubeSchema;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::strict;
 
 /// One DeviceClass to make. A device is in the class when it fits the preset, every match and every selector.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,7 +51,7 @@ pub struct DeviceClassPolicy {
     pub extended_resource_name: Option<String>,
 
     /// Opaque parameters for the driver, as in a DeviceClass.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "config")]
     #[schemars(length(max = 32), schema_with = "any_objects")]
     pub config: Vec<DeviceClassConfiguration>,
 }
@@ -165,6 +167,10 @@ impl JsonSchema for Scalar {
         // maxLength bounds what CEL rules over it are estimated to cost.
         schemars::json_schema!({"x-kubernetes-int-or-string": true, "maxLength": 64})
     }
+}
+
+fn config<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<DeviceClassConfiguration>, D::Error> {
+    strict::read("spec.deviceClasses[].config", deserializer)
 }
 
 fn any_objects(_: &mut schemars::SchemaGenerator) -> schemars::Schema {

@@ -12,8 +12,9 @@ mod device_class;
 mod health;
 mod node_plugin;
 mod status;
+mod strict;
 
-pub use check::{Fault, check};
+pub use check::{Fault, check, parse};
 pub use cpu::{CpuDriver, Granularity, Pinning};
 pub use crd::{crd, schema};
 pub use device_class::{DeviceClassPolicy, Match, MatchOperator, Preset, Scalar};

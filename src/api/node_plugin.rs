@@ -8,11 +8,16 @@ use k8s_openapi::{
 };
 use kube::KubeSchema;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::strict;
 
 /// How the node plugin's DaemonSet runs.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = socket_outside_cdi_dir())]
+#[x_kube(validation = outside_kubelet("cdiDir"))]
+#[x_kube(validation = outside_kubelet("nriSocket"))]
 pub struct NodePlugin {
     /// Container image. Default: the operator's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,7 +36,7 @@ pub struct NodePlugin {
     pub node_selector: Option<BTreeMap<String, String>>,
 
     /// Further placement rules, as in a pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "affinity")]
     #[schemars(schema_with = "any_object")]
     pub affinity: Option<Affinity>,
 
@@ -41,7 +46,7 @@ pub struct NodePlugin {
     pub tolerations: Option<Vec<Toleration>>,
 
     /// Resources of the plugin's container. Default: 10m CPU and 32Mi requested, 128Mi limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "resources")]
     #[schemars(schema_with = "any_object")]
     pub resources: Option<ResourceRequirements>,
 
@@ -56,19 +61,19 @@ pub struct NodePlugin {
 
     /// The kubelet's root directory on the nodes. Default `/var/lib/kubelet`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = absolute("kubeletRootDir", "/var/lib/kubelet"))]
+    #[x_kube(validation = absolute("kubeletRootDir", KUBELET_ROOT_DIR))]
     #[schemars(length(max = 60))]
     pub kubelet_root_dir: Option<String>,
 
     /// Directory from which the container runtime reads CDI files. Default `/var/run/cdi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = absolute("cdiDir", "/var/run/cdi"))]
+    #[x_kube(validation = absolute("cdiDir", CDI_DIR))]
     #[schemars(length(max = 255))]
     pub cdi_dir: Option<String>,
 
     /// The container runtime's NRI socket. Default `/var/run/nri/nri.sock`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = socket("nriSocket", "/var/run/nri/nri.sock"))]
+    #[x_kube(validation = socket("nriSocket", NRI_SOCKET))]
     #[schemars(length(max = 100))]
     pub nri_socket: Option<String>,
 
@@ -122,21 +127,57 @@ pub enum LogLevel {
     Trace,
 }
 
+/// Default of `kubeletRootDir`.
+const KUBELET_ROOT_DIR: &str = "/var/lib/kubelet";
+/// Default of `cdiDir`.
+const CDI_DIR: &str = "/var/run/cdi";
+/// Default of `nriSocket`.
+const NRI_SOCKET: &str = "/var/run/nri/nri.sock";
+
 impl NodePlugin {
     /// The kubelet's root directory.
     pub fn kubelet_root_dir(&self) -> &str {
-        self.kubelet_root_dir.as_deref().unwrap_or("/var/lib/kubelet")
+        self.kubelet_root_dir.as_deref().unwrap_or(KUBELET_ROOT_DIR)
     }
 
     /// Where CDI files go.
     pub fn cdi_dir(&self) -> &str {
-        self.cdi_dir.as_deref().unwrap_or("/var/run/cdi")
+        self.cdi_dir.as_deref().unwrap_or(CDI_DIR)
     }
 
     /// The runtime's NRI socket.
     pub fn nri_socket(&self) -> &str {
-        self.nri_socket.as_deref().unwrap_or("/var/run/nri/nri.sock")
+        self.nri_socket.as_deref().unwrap_or(NRI_SOCKET)
     }
+}
+
+/// A path in CEL, as it is given or by default.
+fn path(field: &str) -> String {
+    let default = match field {
+        "kubeletRootDir" => KUBELET_ROOT_DIR,
+        "cdiDir" => CDI_DIR,
+        _ => NRI_SOCKET,
+    };
+    format!("(has(self.{field}) ? self.{field} : '{default}')")
+}
+
+/// A rule that keeps two mounts apart: a pod cannot mount two volumes at one path.
+fn socket_outside_cdi_dir() -> kube::core::Rule {
+    kube::core::Rule::new(format!("!{}.startsWith({} + '/')", path("nriSocket"), path("cdiDir"))).message(
+        "spec.nodePlugin.nriSocket must not be in spec.nodePlugin.cdiDir: each is a directory of its own, such as /var/run/nri/nri.sock and /var/run/cdi",
+    )
+}
+
+/// A rule that keeps a path out of the directories that the kubelet searches for plugins' sockets.
+fn outside_kubelet(field: &str) -> kube::core::Rule {
+    let message = format!(
+        "spec.nodePlugin.{field} must not be in the kubelet's plugins or plugins_registry, nor be a directory around them"
+    );
+    let (path, root) = (path(field), path("kubeletRootDir"));
+    kube::core::Rule::new(format!(
+        "!({path} + '/').startsWith({root} + '/plugins/') && !({path} + '/').startsWith({root} + '/plugins_registry/') && !({root} + '/').startsWith({path} + '/')"
+    ))
+    .message(message.as_str())
 }
 
 /// A rule that a path is absolute and clean.
@@ -168,6 +209,14 @@ fn reserved(field: &str) -> kube::core::Rule {
         "!('app.kubernetes.io/name' in self || 'app.kubernetes.io/component' in self || 'app.kubernetes.io/managed-by' in self || 'dra-operator.dev/config' in self)",
     )
     .message(message.as_str())
+}
+
+fn affinity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Affinity>, D::Error> {
+    strict::read("spec.nodePlugin.affinity", deserializer)
+}
+
+fn resources<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ResourceRequirements>, D::Error> {
+    strict::read("spec.nodePlugin.resources", deserializer)
 }
 
 /// A Kubernetes type whose own schema is long and the API server's to check when the DaemonSet is applied.

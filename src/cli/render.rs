@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::stdout;
 use crate::{
-    api::{self, DraDriverConfig},
+    api,
     controller::build::{self, Settings},
 };
 
@@ -85,11 +85,7 @@ fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<St
             wanted.1
         )]);
     }
-    let faults = api::check(document);
-    if !faults.is_empty() {
-        return Err(faults.iter().map(ToString::to_string).collect());
-    }
-    let config: DraDriverConfig = serde_json::from_value(document.clone()).map_err(|error| vec![error.to_string()])?;
+    let config = api::parse(document).map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
     let desired = build::children(&config, settings);
     if !desired.unbuildable.is_empty() {
         return Err(desired.unbuildable.iter().map(|child| format!("{}: {}", child.key, child.message)).collect());
@@ -123,6 +119,12 @@ mod tests {
     }
 
     #[test]
+    fn a_field_that_is_left_empty_is_as_if_it_was_not_there() {
+        let empty = MINIMAL.replace("cpu: {}}", "cpu: {granularity: }}, nodePlugin: , deviceClasses: , health: ");
+        assert_eq!(render("a.yaml", &empty, &settings()).unwrap(), render("b.yaml", MINIMAL, &settings()).unwrap());
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_file_document_and_field() {
         let two = format!("{MINIMAL}---\n{}", MINIMAL.replace("cpu: {}", "cpu: {granularity: Corn}, memory: {}"));
         let error = render("both.yaml", &two, &settings()).unwrap_err().to_string();
@@ -134,6 +136,10 @@ mod tests {
             ("a: [", "x.yaml is no YAML"),
             ("", "x.yaml is empty"),
             ("kind: Pod\napiVersion: v1\n", "write apiVersion: dra-operator.dev/v1alpha1 and kind: DraDriverConfig"),
+            (
+                &MINIMAL.replace("cpu: {}}", "cpu: {}}, nodePlugin: {resources: {limit: {}}}"),
+                "x.yaml: spec.nodePlugin.resources.limit: unknown field",
+            ),
             (
                 "kind: DraDriverConfig\napiVersion: dra-operator.dev/v1alpha1\nmetadata: {name: a}\n",
                 "x.yaml: spec: is required",

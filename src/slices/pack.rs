@@ -16,6 +16,9 @@ pub const MAX_DEVICES: usize = 128;
 pub const MAX_DEVICES_ADVANCED: usize = 64;
 /// Longest name of an object: a DNS subdomain.
 const MAX_NAME: usize = 253;
+/// So much of `<node>-<driver>-` is the beginning of every slice's name, however long the two are: it is cut for the hash
+/// and the index, and then again to where no label ends in a '-' (a label has 63 characters at most).
+pub const MIN_KEPT: usize = 150;
 
 /// Whose devices are packed.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +29,11 @@ pub struct NodePool {
     pub node: String,
     /// The Node object, so that its slices go with it; none where no cluster is asked.
     pub owner: Option<OwnerReference>,
+}
+
+/// What follows the node's name in the name of a slice, before the hash and the index.
+pub fn name_after_node(driver: &str) -> String {
+    format!("-{driver}-")
 }
 
 /// The owner of a node's slices.
@@ -77,7 +85,7 @@ impl NodePool {
     fn slice_name(&self, index: usize) -> String {
         let digest = Sha256::new().chain_update(&self.node).chain_update("/").chain_update(&self.driver).finalize();
         let tail = format!("-{:02x}{:02x}{:02x}{:02x}-{index}", digest[0], digest[1], digest[2], digest[3]);
-        let mut head = format!("{}-{}", self.node, self.driver);
+        let mut head = format!("{}{}", self.node, name_after_node(&self.driver));
         // Names of nodes and drivers are ASCII; a cut elsewhere than on a character boundary must still not panic.
         let mut end = head.len().min(MAX_NAME - tail.len());
         while !head.is_char_boundary(end) {

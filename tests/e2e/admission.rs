@@ -11,7 +11,7 @@ const NODE: &str = "dra-node-1";
 
 fn slice(node: &str, driver: &str) -> Value {
     json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "admission-test"},
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": format!("{NODE}-{driver}-admission-test")},
         "spec": {"driver": driver, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}, "devices": []},
     })
 }
@@ -43,9 +43,18 @@ async fn a_node_plugin_writes_its_own_drivers_slices_of_its_own_node_and_nothing
     })
     .await;
     assert_eq!(as_plugin_on(&c, Some(NODE), &slice(NODE, "dra.cpu")).await, None);
+    let changed = |path: &str, value: &str| {
+        let mut slice = slice(NODE, "dra.cpu");
+        *slice.pointer_mut(path).unwrap() = json!(value);
+        slice
+    };
+    let of_pool = |name| changed("/spec/pool/name", name);
+    let named = |name| changed("/metadata/name", name);
     for (node, slice, wanted) in [
         (Some(NODE), slice("elsewhere", "dra.cpu"), "may only write ResourceSlices of that node"),
         (Some(NODE), slice(NODE, "gpu.example.com"), "of the driver dra.cpu"),
+        (Some(NODE), of_pool("elsewhere"), "of the pool of that name"),
+        (Some(NODE), named("elsewhere-dra.cpu-0a1b2c3d-0"), "whose name begins with dra-node-1-dra.cpu-"),
         (None, slice(NODE, "dra.cpu"), "names no node"),
     ] {
         let said = as_plugin_on(&c, node, &slice).await.unwrap_or_else(|| panic!("{slice} was taken"));

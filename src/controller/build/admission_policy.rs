@@ -2,7 +2,8 @@
 //!
 //! A plugin's token is bound to its pod, and the API server writes the pod's node into the request's user as
 //! `authentication.kubernetes.io/node-name` (KEP-4193). A plugin that was taken over can so publish nothing, and delete
-//! nothing, for any other node.
+//! nothing, for any other node: neither by the node a slice names, nor by its pool, which is all that an allocation and a
+//! taint's eviction go by, nor by taking the name that another node's slice is to have.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
@@ -11,7 +12,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 
 use super::{Settings, metadata, plugin_name, policy_name};
-use crate::api::DraDriverConfig;
+use crate::{api::DraDriverConfig, slices::pack};
 
 /// The policy.
 pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> ValidatingAdmissionPolicy {
@@ -47,6 +48,10 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> Validating
                                  request.operation == 'DELETE' ? [oldObject.spec] : [object.spec, oldObject.spec]"
                         .into(),
                 },
+                Variable {
+                    name: "ownName".into(),
+                    expression: format!("variables.ownNode + {:?}", pack::name_after_node(driver)),
+                },
             ]),
             validations: Some(vec![
                 Validation {
@@ -67,6 +72,25 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> Validating
                     reason: Some("Forbidden".into()),
                     ..Validation::default()
                 },
+                // One of another pool on the own node it may well take away.
+                Validation {
+                    expression: "request.operation == 'DELETE' || object.spec.pool.name == variables.ownNode".into(),
+                    message_expression: Some(
+                        "'the node plugin on node ' + variables.ownNode + ' may only write ResourceSlices of the pool of that name'"
+                            .into(),
+                    ),
+                    reason: Some("Forbidden".into()),
+                    ..Validation::default()
+                },
+                Validation {
+                    expression: own_name(),
+                    message_expression: Some(
+                        "'the node plugin on node ' + variables.ownNode + ' may only create ResourceSlices whose name begins with ' + variables.ownName"
+                            .into(),
+                    ),
+                    reason: Some("Forbidden".into()),
+                    ..Validation::default()
+                },
                 Validation {
                     expression: format!("variables.slices.all(s, s.driver == {driver:?})"),
                     message: Some(format!("the node plugin may only write ResourceSlices of the driver {driver}")),
@@ -80,6 +104,15 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> Validating
     }
 }
 
+/// Whether a new slice has a name that `slices::pack` gives to slices of the own node; names cannot change later.
+fn own_name() -> String {
+    let most = pack::MIN_KEPT;
+    format!(
+        "request.operation != 'CREATE' || object.metadata.name.startsWith(size(variables.ownName) > {most} ? \
+         variables.ownName.substring(0, {most}) : variables.ownName)"
+    )
+}
+
 /// Its binding, for the whole cluster.
 pub(super) fn build_binding(config: &DraDriverConfig) -> ValidatingAdmissionPolicyBinding {
     ValidatingAdmissionPolicyBinding {
@@ -89,5 +122,70 @@ pub(super) fn build_binding(config: &DraDriverConfig) -> ValidatingAdmissionPoli
             validation_actions: vec!["Deny".into()],
             ..ValidatingAdmissionPolicyBindingSpec::default()
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube_cel::{
+        KubeCelExt,
+        cel::{Context, Program, Value, to_value},
+    };
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::slices::pack::NodePool;
+
+    /// What the rule about names says when a plugin on `node` creates a slice of that name.
+    fn may_create(node: &str, driver: &str, name: &str) -> bool {
+        let mut context = Context::default().with_all();
+        let own_name = format!("{node}{}", pack::name_after_node(driver));
+        context.add_variable_from_value("variables", to_value(json!({"ownNode": node, "ownName": own_name})).unwrap());
+        context.add_variable_from_value("request", to_value(json!({"operation": "CREATE"})).unwrap());
+        context.add_variable_from_value("object", to_value(json!({"metadata": {"name": name}})).unwrap());
+        match Program::compile(&super::own_name()).unwrap().execute(&context).unwrap() {
+            Value::Bool(allowed) => allowed,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn names(node: &str, driver: &str) -> Vec<String> {
+        let pool = NodePool { driver: driver.into(), node: node.into(), owner: None };
+        pool.pack(&vec![Default::default(); 300]).into_iter().filter_map(|slice| slice.metadata.name).collect()
+    }
+
+    #[test]
+    fn a_plugin_cannot_take_the_name_of_another_nodes_slice() {
+        for name in names("node-b", "dra.cpu") {
+            assert!(may_create("node-b", "dra.cpu", &name));
+            for other in ["node-a", "node", "b", "node-b.example.com", "node-b-2"] {
+                assert!(!may_create(other, "dra.cpu", &name), "{other} {name}");
+            }
+        }
+        assert!(!may_create("node-b", "dra.cpu", "anything"));
+    }
+
+    #[test]
+    fn the_longest_names_of_nodes_and_drivers_are_allowed_their_slices() {
+        let labels = |filling: &str| vec![format!("a{}b", filling.repeat(61)); 4].join(".")[..251].to_owned() + "b";
+        for node in [labels("n"), labels("-")] {
+            let driver = "d".repeat(63);
+            for name in names(&node, &driver) {
+                assert!(may_create(&node, &driver, &name), "{name}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_slice_that_is_packed_is_allowed(
+            node in "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?){0,3}",
+            driver in "[a-z]([-a-z0-9]{0,28}[a-z0-9])?(\\.[a-z0-9]{1,30})?",
+        ) {
+            for name in names(&node[..node.len().min(253)], &driver) {
+                prop_assert!(may_create(&node, &driver, &name), "{name}");
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn build(config: &DraDriverConfig) -> ClusterRole {
     ClusterRole {
         metadata: metadata(config, role_name(config)),
         rules: Some(vec![
-            rule("resource.k8s.io", "resourceslices", &["get", "list", "watch", "create", "update", "patch", "delete"]),
+            rule("resource.k8s.io", "resourceslices", &["list", "watch", "create", "update", "delete"]),
             rule("resource.k8s.io", "resourceclaims", &["get"]),
             rule("", "nodes", &["get"]),
         ]),

@@ -1,0 +1,84 @@
+//! Kubernetes' own types, read so that no field is passed over. Pure.
+//!
+//! The schema leaves them open (`x-kubernetes-preserve-unknown-fields`), so the API server keeps a misspelt field and says
+//! nothing, and the types would drop it: what the admin asked for would not be there, and all would seem well.
+
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_ignored::Path;
+
+/// Reads a value of a field; an error begins with the path of what is wrong.
+pub(super) fn read<'de, T, D>(field: &str, deserializer: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let mut unknown = Vec::new();
+    let read = serde_ignored::deserialize(deserializer, |path| unknown.push(format!("{field}{}", below(&path))));
+    let value = read.map_err(|error| D::Error::custom(format!("{field}: {error}")))?;
+    if unknown.is_empty() {
+        return Ok(value);
+    }
+    Err(D::Error::custom(format!("{}: unknown field, which would be passed over", unknown.join(", "))))
+}
+
+/// A path below a field, in the form of the API server's.
+fn below(path: &Path<'_>) -> String {
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, index } => format!("{}[{index}]", below(parent)),
+        Path::Map { parent, key } => format!("{}.{key}", below(parent)),
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => below(parent),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::api::DraDriverConfigSpec;
+
+    fn error(node_plugin: &Value, config: &Value) -> String {
+        let spec = json!({"driver": {"cpu": {}}, "nodePlugin": node_plugin, "deviceClasses": [{"name": "a", "config": config}]});
+        serde_json::from_value::<DraDriverConfigSpec>(spec).map_or_else(|error| error.to_string(), |_| "none".into())
+    }
+
+    #[test]
+    fn a_field_that_would_be_passed_over_is_named_with_its_path() {
+        let term = json!({"matchExpresions": []});
+        for (node_plugin, config, wanted) in [
+            (
+                json!({"affinity": {"nodeAffinty": {}}}),
+                json!([]),
+                "spec.nodePlugin.affinity.nodeAffinty: unknown field",
+            ),
+            (
+                json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}}),
+                json!([]),
+                "spec.nodePlugin.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpresions: unknown field",
+            ),
+            (json!({"resources": {"limit": {}}}), json!([]), "spec.nodePlugin.resources.limit: unknown field"),
+            (
+                json!({}),
+                json!([{"opaque": {"driver": "d", "parameter": {}}}]),
+                "spec.deviceClasses[].config[0].opaque.parameter: unknown field",
+            ),
+            (
+                json!({"affinity": {"nodeAffinity": "here"}}),
+                json!([]),
+                "spec.nodePlugin.affinity: invalid type: string \"here\"",
+            ),
+        ] {
+            let found = error(&node_plugin, &config);
+            assert!(found.contains(wanted), "{found}");
+        }
+    }
+
+    #[test]
+    fn what_is_free_and_what_is_null_is_read() {
+        let affinity = json!({"nodeAffinity": null, "podAntiAffinity": {}});
+        let parameters = json!({"apiVersion": "x/v1", "anything": {"goes": null}});
+        let node_plugin = json!({"affinity": affinity, "resources": {"limits": {"example.com/x": 1}}});
+        assert_eq!(error(&node_plugin, &json!([{"opaque": {"driver": "d", "parameters": parameters}}])), "none");
+        assert_eq!(error(&json!({"affinity": null}), &json!([])), "none");
+    }
+}
