@@ -72,6 +72,12 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> Validating
                     reason: Some("Forbidden".into()),
                     ..Validation::default()
                 },
+                Validation {
+                    expression: format!("variables.slices.all(s, s.driver == {driver:?})"),
+                    message: Some(format!("the node plugin may only write ResourceSlices of the driver {driver}")),
+                    reason: Some("Forbidden".into()),
+                    ..Validation::default()
+                },
                 // One of another pool on the own node it may well take away.
                 Validation {
                     expression: "request.operation == 'DELETE' || object.spec.pool.name == variables.ownNode".into(),
@@ -88,12 +94,6 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> Validating
                         "'the node plugin on node ' + variables.ownNode + ' may only create ResourceSlices whose name begins with ' + variables.ownName"
                             .into(),
                     ),
-                    reason: Some("Forbidden".into()),
-                    ..Validation::default()
-                },
-                Validation {
-                    expression: format!("variables.slices.all(s, s.driver == {driver:?})"),
-                    message: Some(format!("the node plugin may only write ResourceSlices of the driver {driver}")),
                     reason: Some("Forbidden".into()),
                     ..Validation::default()
                 },
