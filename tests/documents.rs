@@ -43,7 +43,7 @@ fn every_config_in_the_documents_would_be_taken() {
     for folder in ["docs", "config/samples", "demo"] {
         files(&root.join(folder), &["md", "yaml"], &mut paths);
     }
-    let settings = Settings { namespace: "dra-operator".into(), image: "image".into() };
+    let settings = Settings { namespace: "dra-operator".into(), image: "image".into(), ..Settings::default() };
     let mut configs = 0;
     for path in paths {
         for block in yaml(&path).iter().filter(|block| block.contains("kind: DraDriverConfig")) {

@@ -12,6 +12,7 @@ use crate::controller::{
     build::Settings,
     http::{Health, serve},
     metrics::Metrics,
+    own_pod::{self, OwnPod},
     run::Operator,
 };
 
@@ -21,12 +22,12 @@ pub(super) struct Args {
     /// The operator's namespace: node plugins go there.
     #[arg(long, env = "POD_NAMESPACE", default_value = "dra-operator")]
     namespace: String,
-    /// The own pod, for leader election.
+    /// The own pod, for leader election and for the image and its pull secrets.
     #[arg(long, env = "POD_NAME")]
     pod_name: Option<String>,
-    /// The node plugin's image where an object names none.
+    /// The node plugin's image where an object names none; by default that of the own pod.
     #[arg(long, value_name = "IMAGE", env = "NODE_PLUGIN_IMAGE")]
-    node_plugin_image: String,
+    node_plugin_image: Option<String>,
     /// Address of /healthz, /readyz and /metrics; empty for none.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     http_bind: String,
@@ -55,8 +56,8 @@ async fn control(args: &Args) -> anyhow::Result<ExitCode> {
     let mut registry = Registry::default();
     let health = Arc::new(Health::default());
     let operator = Operator {
+        settings: args.settings(&client).await?,
         client,
-        settings: Settings { namespace: args.namespace.clone(), image: args.node_plugin_image.clone() },
         pod,
         metrics: Metrics::new(&mut registry),
         health: Arc::clone(&health),
@@ -76,6 +77,18 @@ async fn control(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    async fn settings(&self, client: &Client) -> anyhow::Result<Settings> {
+        let own = match &self.pod_name {
+            Some(pod) => own_pod::observe(client, &self.namespace, pod).await?,
+            None => OwnPod::default(),
+        };
+        let given = self.node_plugin_image.clone().filter(|image| !image.is_empty());
+        let image = given.or(own.image).context(
+            "it is not known which image node plugins run: set POD_NAME, so that it is the own pod's, or give --node-plugin-image",
+        )?;
+        Ok(Settings { namespace: self.namespace.clone(), image, image_pull_secrets: own.image_pull_secrets })
+    }
+
     fn http_address(&self) -> anyhow::Result<Option<SocketAddr>> {
         if self.http_bind.is_empty() {
             return Ok(None);

@@ -35,7 +35,7 @@ pub(super) struct Args {
 /// Prints the children of every document, or says what is wrong with each.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = read(&args.filename)?;
-    let settings = Settings { namespace: args.namespace.clone(), image: args.image.clone() };
+    let settings = Settings { namespace: args.namespace.clone(), image: args.image.clone(), ..Settings::default() };
     stdout::print(&render(&args.filename.display().to_string(), &text, &settings)?)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     fn settings() -> Settings {
-        Settings { namespace: "dra-operator".into(), image: "example.com/dra-operator:1".into() }
+        Settings { namespace: "dra-operator".into(), image: "example.com/dra-operator:1".into(), ..Settings::default() }
     }
 
     const MINIMAL: &str = "apiVersion: dra-operator.dev/v1alpha1\nkind: DraDriverConfig\nmetadata: {name: cpu}\n\

@@ -15,6 +15,7 @@ pub mod http;
 pub mod leader;
 pub mod metrics;
 pub mod observe;
+pub mod own_pod;
 pub mod placement;
 pub mod plan;
 pub mod preflight;

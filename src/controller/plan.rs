@@ -223,7 +223,7 @@ mod tests {
     };
 
     fn desired(config: &DraDriverConfig) -> Desired {
-        build::children(config, &Settings { namespace: "ns".into(), image: "img".into() })
+        build::children(config, &Settings { namespace: "ns".into(), image: "img".into(), ..Settings::default() })
     }
 
     fn planned(config: &DraDriverConfig, live: &[Live]) -> Plan {
@@ -352,7 +352,8 @@ mod tests {
         assert!(matches!(&of(&memory, 599).blocks[..], [Block::Refused { message, .. }] if message == "no"));
         assert_eq!(of(&memory, 600).actions.len(), 1);
         let changed = mk_config("cpu", &json!({"nodePlugin": {"image": "new"}}));
-        let wanted = build::children(&changed, &Settings { namespace: "ns".into(), image: "img".into() });
+        let wanted =
+            build::children(&changed, &Settings { namespace: "ns".into(), image: "img".into(), ..Settings::default() });
         assert_eq!(plan(&changed, &wanted, &live, &memory, at(1)).actions.len(), 1);
     }
 }

@@ -62,6 +62,13 @@ async fn the_api_server_refuses_what_it_can_know_to_be_wrong_and_says_what_to_wr
         ("/spec/driver/cpu/granularity", json!("core"), "supported values: \"Core\", \"Thread\""),
         ("/spec/driver/cpu/reservedCPUs", json!("0-"), "rising ranges, such as 0-1,8"),
         ("/spec/driver/cpu/reservedCPUs", json!("3-1"), "rising ranges, such as 0-1,8"),
+        ("/spec/driver/cpu/reservedCPUs", json!("0,65536"), "CPU numbers up to 9999"),
+        (
+            "/spec/nodePlugin",
+            json!({"cdiDir": "/run/both", "nriSocket": "/run/both/nri.sock"}),
+            "must not be in spec.nodePlugin.cdiDir",
+        ),
+        ("/spec/nodePlugin/cdiDir", json!("/var/lib/kubelet/plugins_registry"), "must not be in the kubelet's"),
         ("/spec/driverName", json!("DRA.CPU"), "must be a DNS subdomain of at most 63 characters"),
         ("/spec/driverName", json!("a".repeat(64)), "may not be more than 63"),
         ("/spec/nodePlugin/kubeletRootDir", json!("var/lib/kubelet"), "must be an absolute path"),
@@ -185,7 +192,7 @@ async fn what_only_shows_when_it_is_made_stalls_the_config_with_the_servers_word
 async fn an_object_that_cannot_be_read_says_so_and_stops_no_other() {
     let c = Cluster::with_driver("bad-read").await;
     let mut spec = c.spec();
-    spec["nodePlugin"]["affinity"] = json!({"nodeAffinity": "here"});
+    spec["nodePlugin"]["affinity"] = json!({"nodeAffinty": {}});
     spec["nodePlugin"]["nodeSelector"] = json!({"no": "node"});
     let config = json!({
         "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "metadata": {"name": "unreadable"}, "spec": spec,
@@ -195,7 +202,11 @@ async fn an_object_that_cannot_be_read_says_so_and_stops_no_other() {
     eventually("the unreadable object is Stalled", || async {
         let conditions = api(&c).get("unreadable").await.unwrap().data["status"]["conditions"].take();
         let said = conditions.to_string();
-        if said.contains("InvalidObject") && said.contains("NodeAffinity") { Ok(()) } else { Err(said) }
+        if said.contains("InvalidObject") && said.contains("spec.nodePlugin.affinity.nodeAffinty: unknown field") {
+            Ok(())
+        } else {
+            Err(said)
+        }
     })
     .await;
     let mut changed = c.spec();

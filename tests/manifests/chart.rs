@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     objects,
-    tools::{helm_template, kubeconform, kustomize, root, try_helm_template},
+    tools::{helm_template, kubeconform, kustomize, root, try_helm_template, try_helm_template_as},
 };
 
 /// Every option that adds an object or a field.
@@ -145,14 +145,44 @@ fn the_node_plugins_image_is_the_controllers_own_unless_another_is_named() {
     let image = |values: &[&str]| {
         let deployment = objects(&helm_template(values)).remove("Deployment dra-operator/dra-operator").unwrap();
         let container = deployment["spec"]["template"]["spec"]["containers"][0].clone();
-        let env =
-            container["env"].as_array().unwrap().iter().find(|e| e["name"] == "NODE_PLUGIN_IMAGE").unwrap().clone();
-        (container["image"].as_str().unwrap().to_owned(), env["value"].as_str().unwrap().to_owned())
+        let env = container["env"].as_array().unwrap().iter().find(|e| e["name"] == "NODE_PLUGIN_IMAGE").cloned();
+        (container["image"].as_str().unwrap().to_owned(), env.map(|env| env["value"].as_str().unwrap().to_owned()))
     };
     let (own, plugin) = image(&["image.registry=registry.example:5000", "image.tag=v2"]);
     assert_eq!(own, "registry.example:5000/dra-operator/dra-operator:v2");
-    assert_eq!(plugin, own);
-    assert_eq!(image(&["nodePlugin.image=other:1"]).1, "other:1");
+    assert_eq!(plugin, None, "the controller takes its own pod's");
+    assert_eq!(image(&["nodePlugin.image=other:1"]).1.as_deref(), Some("other:1"));
+}
+
+#[test]
+fn an_image_is_named_in_one_place_so_that_to_change_it_there_changes_all() {
+    let named = |yaml: &str| yaml.matches("dra-operator/dra-operator:").count();
+    assert_eq!((named(&helm_template(&[])), named(&kustomize("config/default"))), (1, 1));
+}
+
+#[rstest]
+#[case("123", "123")]
+#[case("true", "1e3")]
+#[case("null", "0x10")]
+#[case(
+    "a-release-whose-name-has-all-of-the-53-characters-yes",
+    "a-namespace-whose-name-is-as-long-as-63-characters-would-allow-x"
+)]
+fn any_name_of_a_release_and_a_namespace_gives_valid_objects(#[case] release: &str, #[case] namespace: &str) {
+    let namespace = &namespace[..namespace.len().min(63)];
+    let values =
+        ["metrics.service.enabled=true", "metrics.serviceMonitor.enabled=true", "podDisruptionBudget.enabled=true"];
+    let yaml = try_helm_template_as(release, namespace, &values).unwrap();
+    kubeconform(&yaml).unwrap_or_else(|error| panic!("{release}: {error}"));
+    for (name, object) in objects(&yaml) {
+        let metadata = &object["metadata"];
+        let own = metadata["name"].as_str().unwrap_or_else(|| panic!("{name}: {metadata}"));
+        assert!(own.len() <= 63 || own.contains('.'), "{own}");
+        assert!(metadata["namespace"].is_null() || metadata["namespace"] == *namespace, "{name}: {metadata}");
+        for value in metadata["labels"].as_object().unwrap().values() {
+            assert!(value.as_str().is_some_and(|value| value.len() <= 63), "{name}: {metadata}");
+        }
+    }
 }
 
 #[test]

@@ -46,7 +46,12 @@ fn tool(name: &str) -> PathBuf {
 
 /// `helm template` of the chart as the release `dra-operator`, or what helm says against the values.
 pub(crate) fn try_helm_template(values: &[&str]) -> Result<String, String> {
-    let mut arguments = vec!["template", "dra-operator", "charts/dra-operator", "--namespace", "dra-operator"];
+    try_helm_template_as("dra-operator", "dra-operator", values)
+}
+
+/// As `try_helm_template`, of another release in another namespace.
+pub(crate) fn try_helm_template_as(release: &str, namespace: &str, values: &[&str]) -> Result<String, String> {
+    let mut arguments = vec!["template", release, "charts/dra-operator", "--namespace", namespace];
     arguments.extend(["--kube-version", KUBERNETES]);
     arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
     let output = run(tool("helm"), &root(), &arguments, "");

@@ -14,6 +14,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* A Service's name has 63 characters at most. */}}
+{{- define "dra-operator.metricsName" -}}
+{{- printf "%s-metrics" (include "dra-operator.fullname" . | trunc 55 | trimSuffix "-") -}}
+{{- end -}}
+
 {{- define "dra-operator.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "dra-operator.fullname" .) .Values.serviceAccount.name -}}
@@ -24,16 +29,16 @@
 
 {{/* What the Deployment selects by: never changes in the life of a release. */}}
 {{- define "dra-operator.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "dra-operator.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "dra-operator.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: controller
 {{- end -}}
 
 {{- define "dra-operator.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 {{ include "dra-operator.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- end -}}
 
 {{- define "dra-operator.image" -}}

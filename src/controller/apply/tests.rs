@@ -64,7 +64,8 @@ fn config() -> DraDriverConfig {
 }
 
 fn child(kind: ChildKind) -> Child {
-    let desired = build::children(&config(), &Settings { namespace: "ns".into(), image: "img".into() });
+    let desired =
+        build::children(&config(), &Settings { namespace: "ns".into(), image: "img".into(), ..Settings::default() });
     desired.children.into_iter().find(|child| child.key.kind == kind).unwrap()
 }
 

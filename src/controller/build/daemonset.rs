@@ -9,8 +9,8 @@ use k8s_openapi::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet},
         core::v1::{
             Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, HostPathVolumeSource,
-            ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe, ResourceRequirements,
-            SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
+            LocalObjectReference, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
+            ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
         },
     },
     apimachinery::pkg::{
@@ -74,6 +74,9 @@ fn pod(config: &DraDriverConfig, plugin: &NodePlugin, settings: &Settings, servi
     let mounts = host_paths(config, plugin);
     PodSpec {
         service_account_name: Some(service_account),
+        image_pull_secrets: (!settings.image_pull_secrets.is_empty()).then(|| {
+            settings.image_pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() }).collect()
+        }),
         priority_class_name: Some(plugin.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".into())),
         node_selector: plugin.node_selector.clone(),
         affinity: plugin.affinity.clone(),
@@ -239,5 +242,30 @@ fn default_resources() -> ResourceRequirements {
         requests: Some([quantity("cpu", "10m"), quantity("memory", "32Mi")].into()),
         limits: Some([quantity("memory", "128Mi")].into()),
         ..ResourceRequirements::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::testing::mk_config;
+
+    #[test]
+    fn plugins_are_pulled_as_the_controller_is() {
+        let settings = |secrets: &[&str]| Settings {
+            namespace: "ns".into(),
+            image: "own:1".into(),
+            image_pull_secrets: secrets.iter().map(|&secret| secret.into()).collect(),
+        };
+        let pod = |secrets: &[&str]| {
+            build(&mk_config("cpu", &json!({})), &settings(secrets)).spec.template.spec.unwrap_or_default()
+        };
+        let with = pod(&["a", "b"]);
+        assert_eq!(with.containers[0].image.as_deref(), Some("own:1"));
+        let names: Vec<_> = with.image_pull_secrets.unwrap_or_default().into_iter().map(|secret| secret.name).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(pod(&[]).image_pull_secrets, None);
     }
 }

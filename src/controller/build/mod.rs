@@ -33,12 +33,14 @@ pub const APPLIED_HASH: &str = "dra-operator.dev/applied-hash";
 pub const HTTP_PORT: i32 = 8081;
 
 /// What is not in the object but in how the operator runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The operator's namespace, where DaemonSets and ServiceAccounts go.
     pub namespace: String,
     /// The node plugin's image where the object names none.
     pub image: String,
+    /// Names of the secrets by which images are pulled, in that namespace.
+    pub image_pull_secrets: Vec<String>,
 }
 
 /// A child that cannot be made from what the object says.

@@ -104,7 +104,7 @@ mod tests {
     };
 
     fn live(config: &DraDriverConfig) -> Vec<Live> {
-        let settings = Settings { namespace: "ns".into(), image: "i".into() };
+        let settings = Settings { namespace: "ns".into(), image: "i".into(), ..Settings::default() };
         build::children(config, &settings).children.iter().map(|child| mk_live(config, child)).collect()
     }
 
