@@ -12,11 +12,11 @@ const CONTAINER: &str = "controller";
 
 /// The own pod cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("read the own pod {namespace}/{name}: {error}; is POD_NAME its name, and POD_NAMESPACE its namespace?")]
+#[error("read the own pod {namespace}/{name}: {source}; is POD_NAME its name, and POD_NAMESPACE its namespace?")]
 pub struct Error {
     namespace: String,
     name: String,
-    error: Box<kube::Error>,
+    source: Box<kube::Error>,
 }
 
 /// How the controller's own image is pulled.
@@ -31,10 +31,10 @@ pub struct OwnPod {
 /// Reads the pod in which this runs.
 pub async fn observe(client: &Client, namespace: &str, name: &str) -> Result<OwnPod, Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let pod = pods.get(name).await.map_err(|error| Error {
+    let pod = pods.get(name).await.map_err(|source| Error {
         namespace: namespace.into(),
         name: name.into(),
-        error: Box::new(error),
+        source: Box::new(source),
     })?;
     Ok(OwnPod::of(pod))
 }

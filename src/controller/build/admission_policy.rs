@@ -127,6 +127,7 @@ pub(super) fn build_binding(config: &DraDriverConfig) -> ValidatingAdmissionPoli
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::resource::v1::Device;
     use kube_cel::{
         KubeCelExt,
         cel::{Context, Program, Value, to_value},
@@ -152,7 +153,7 @@ mod tests {
 
     fn names(node: &str, driver: &str) -> Vec<String> {
         let pool = NodePool { driver: driver.into(), node: node.into(), owner: None };
-        pool.pack(&vec![Default::default(); 300]).into_iter().filter_map(|slice| slice.metadata.name).collect()
+        pool.pack(&vec![Device::default(); 300]).into_iter().filter_map(|slice| slice.metadata.name).collect()
     }
 
     #[test]

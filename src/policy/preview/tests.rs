@@ -74,9 +74,9 @@ fn what_only_kubernetes_can_tell_is_unknown_and_never_no(#[case] selector: &str)
 /// A loop in a loop in a loop …, each over a hundred numbers, all of which are looked at.
 fn loops(depth: usize) -> String {
     let numbers: Vec<_> = (0..100).map(|number| number.to_string()).collect();
-    let before: String = (0..depth).map(|level| format!("[{}].all(v{level}, ", numbers.join(","))).collect();
     let sum: Vec<_> = (0..depth).map(|level| format!("v{level}")).collect();
-    format!("{before}{} >= 0{}", sum.join(" + "), ")".repeat(depth))
+    let innermost = format!("{} >= 0", sum.join(" + "));
+    sum.iter().fold(innermost, |inside, variable| format!("[{}].all({variable}, {inside})", numbers.join(",")))
 }
 
 #[rstest]
