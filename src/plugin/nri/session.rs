@@ -298,7 +298,10 @@ impl Session<'_> {
             self.kept.save(containers);
             let overlapping = containers.overlapping();
             if overlapping > self.overlapping {
-                tracing::warn!("{overlapping} containers are kept on claimed CPUs by somebody else, and left there");
+                tracing::warn!(
+                    "{overlapping} containers without a claim were put on claimed CPUs by somebody else, or by a claim \
+                     that is not known any more, and are left there"
+                );
             }
             self.overlapping = overlapping;
         }
@@ -306,7 +309,7 @@ impl Session<'_> {
             (0, false, 0) => None,
             (0, true, _) => Some("everything is claimed: containers without a claim run on claimed CPUs".to_owned()),
             (0, false, overlapping) => {
-                Some(format!("{overlapping} containers are kept on claimed CPUs by somebody else"))
+                Some(format!("{overlapping} containers without a claim stay on claimed CPUs, where others put them"))
             }
             (failed, ..) => Some(format!("{failed} containers cannot be moved; the last: {}", self.last_failure)),
         };
