@@ -6,10 +6,11 @@
 
 use std::{collections::BTreeSet, fmt};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_cel::Validator;
 use serde_json::{Map, Value};
 
-use super::DraDriverConfig;
+use super::{DraDriverConfig, strict};
 
 /// What is wrong in a document, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,7 @@ pub fn parse(document: &Value) -> Result<DraDriverConfig, Vec<Fault>> {
     let document = without_nulls(&schema, document);
     let mut faults = Vec::new();
     walk(&schema, &document, "", &mut faults);
+    faults.extend(metadata(&document).err());
     if faults.is_empty()
         && let Err(errors) = Validator::new().validate(&schema, &document, None)
     {
@@ -77,6 +79,17 @@ fn without_nulls(schema: &Value, value: &Value) -> Value {
         }
         other => other.clone(),
     }
+}
+
+/// The object's metadata are not in the schema.
+fn metadata(document: &Value) -> Result<(), Fault> {
+    let metadata = document.get("metadata").cloned().unwrap_or_else(|| Value::Object(Map::new()));
+    let read: Result<ObjectMeta, _> = strict::read("metadata", metadata);
+    let metadata = read.map_err(|error| Fault { path: String::new(), message: error.to_string() })?;
+    if metadata.name.is_none_or(|name| name.is_empty()) {
+        return Err(Fault { path: "metadata.name".into(), message: "is required".into() });
+    }
+    Ok(())
 }
 
 fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Vec<Fault>) {
@@ -241,6 +254,10 @@ mod tests {
             ("/spec/driver/memory", json!({}), "takes exactly one kind"),
             ("/spec/driver", json!({"network": {}}), "serves spec.driver.cpu only"),
             ("/metadata/name", json!("a.b"), "use a DNS label"),
+            ("/metadata/name", json!(null), "metadata.name: is required"),
+            ("/metadata/name", json!(5), "metadata: invalid type: integer"),
+            ("/metadata/labels", json!({"a": 1}), "metadata: invalid type: integer"),
+            ("/metadata/label", json!({}), "metadata.label: unknown field"),
             ("/spec/driverName", json!("DRA"), "must be a DNS subdomain"),
             ("/spec/driver/cpu/granularity", json!("core"), "write one of Core, Thread"),
             ("/spec/driver/cpu/reservedCPUs", json!("3-1"), "rising ranges, such as 0-1,8"),

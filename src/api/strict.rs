@@ -6,7 +6,7 @@
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_ignored::Path;
 
-/// Reads a value of a field; an error begins with the path of what is wrong.
+/// Reads the value of a field; an error begins with the path of what is wrong.
 pub(super) fn read<'de, T, D>(field: &str, deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de>,
