@@ -10,6 +10,7 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
+use kube::api::ObjectMeta;
 use serde_json::Value;
 
 use super::same::{same_content, same_taint};
@@ -61,25 +62,22 @@ impl Kept {
 
 /// What to write. `wanted` is a whole pool of one driver and node; `current` are the slices of that driver with that
 /// node's name, in any pool and generation, whoever made them.
-pub fn diff<S: Borrow<ResourceSlice>>(wanted: &[ResourceSlice], current: &[S], kept: &Kept) -> Vec<Change> {
+pub fn diff<S: Borrow<ResourceSlice>>(wanted: Vec<ResourceSlice>, current: &[S], kept: &Kept) -> Vec<Change> {
     let mut by_name: BTreeMap<&str, &ResourceSlice> = BTreeMap::new();
     for slice in current {
         let slice: &ResourceSlice = slice.borrow();
         by_name.insert(slice.metadata.name.as_deref().unwrap_or_default(), slice);
     }
-    let pairs: Vec<(&ResourceSlice, Option<&ResourceSlice>)> = wanted
+    let found: Vec<Option<&ResourceSlice>> = wanted
         .iter()
         .map(|slice| {
             let found = slice.metadata.name.as_deref().and_then(|name| by_name.get(name).copied());
             // Driver, pool and node cannot be changed by an update: such a slice is deleted and made anew.
-            let found = found.filter(|found| same_place(&slice.spec, &found.spec));
-            (slice, found)
+            found.filter(|found| same_place(&slice.spec, &found.spec))
         })
         .collect();
-    for (_, found) in &pairs {
-        if let Some(name) = found.and_then(|found| found.metadata.name.as_deref()) {
-            by_name.remove(name);
-        }
+    for name in found.iter().flatten().filter_map(|found| found.metadata.name.as_deref()) {
+        by_name.remove(name);
     }
 
     let pool = wanted.first().map(|slice| slice.spec.pool.name.as_str());
@@ -90,7 +88,7 @@ pub fn diff<S: Borrow<ResourceSlice>>(wanted: &[ResourceSlice], current: &[S], k
         .map(|pool| pool.generation)
         .max()
         .unwrap_or(0);
-    let generation = generation(highest, &pairs, by_name.values().copied(), kept);
+    let generation = generation(highest, &wanted, &found, by_name.values().copied(), kept);
 
     let deletes = by_name.values().map(|slice| Change::Delete {
         name: slice.metadata.name.clone().unwrap_or_default(),
@@ -99,11 +97,12 @@ pub fn diff<S: Borrow<ResourceSlice>>(wanted: &[ResourceSlice], current: &[S], k
     });
     let mut updates = Vec::new();
     let mut creates = Vec::new();
-    for (wanted, found) in &pairs {
+    for (mut wanted, found) in wanted.into_iter().zip(found) {
+        wanted.spec.pool.generation = generation;
         match found {
-            Some(found) if is_current(wanted, found, generation, kept) && has_owner(wanted, found) => {}
-            Some(found) => updates.push(Change::Update(updated(wanted, found, generation))),
-            None => creates.push(Change::Create(in_generation(wanted, generation))),
+            Some(found) if is_current(&wanted, found, generation, kept) && has_owner(&wanted.metadata, found) => {}
+            Some(found) => updates.push(Change::Update(updated(wanted, found))),
+            None => creates.push(Change::Create(wanted)),
         }
     }
     deletes.chain(updates).chain(creates).collect()
@@ -112,15 +111,17 @@ pub fn diff<S: Borrow<ResourceSlice>>(wanted: &[ResourceSlice], current: &[S], k
 /// The generation to publish: the present one where at most one slice is written, else the next.
 fn generation<'a>(
     highest: i64,
-    pairs: &[(&ResourceSlice, Option<&ResourceSlice>)],
+    wanted: &[ResourceSlice],
+    found: &[Option<&ResourceSlice>],
     mut leftover: impl Iterator<Item = &'a ResourceSlice>,
     kept: &Kept,
 ) -> i64 {
-    let changed = pairs
+    let changed = wanted
         .iter()
+        .zip(found)
         .filter(|(wanted, found)| found.is_none_or(|found| !is_current(wanted, found, highest, kept)))
         .count();
-    let added = pairs.iter().any(|(_, found)| found.is_none());
+    let added = found.iter().any(Option::is_none);
     let shrinks = changed > 0 && leftover.any(|slice| slice.spec.pool.generation == highest);
     if added || changed > 1 || shrinks {
         // After the last generation (only a stranger's slice can have it) start anew: every other is deleted.
@@ -139,25 +140,20 @@ fn same_place(a: &ResourceSliceSpec, b: &ResourceSliceSpec) -> bool {
     a.driver == b.driver && a.pool.name == b.pool.name && a.node_name == b.node_name
 }
 
-fn has_owner(wanted: &ResourceSlice, found: &ResourceSlice) -> bool {
+fn has_owner(wanted: &ObjectMeta, found: &ResourceSlice) -> bool {
     let owners = found.metadata.owner_references.as_deref().unwrap_or_default();
-    wanted.metadata.owner_references.iter().flatten().all(|owner| owners.iter().any(|other| other.uid == owner.uid))
+    wanted.owner_references.iter().flatten().all(|owner| owners.iter().any(|other| other.uid == owner.uid))
 }
 
-fn in_generation(wanted: &ResourceSlice, generation: i64) -> ResourceSlice {
-    let mut slice = wanted.clone();
-    slice.spec.pool.generation = generation;
-    slice
-}
-
-fn updated(wanted: &ResourceSlice, found: &ResourceSlice, generation: i64) -> ResourceSlice {
-    let mut slice = in_generation(wanted, generation);
-    // Labels and annotations are whoever's put them there.
-    slice.metadata = found.metadata.clone();
-    slice.metadata.managed_fields = None;
-    if !has_owner(wanted, found) {
+fn updated(wanted: ResourceSlice, found: &ResourceSlice) -> ResourceSlice {
+    let mut slice = ResourceSlice {
+        // Labels and annotations are whoever's put them there.
+        metadata: ObjectMeta { managed_fields: None, ..found.metadata.clone() },
+        spec: wanted.spec,
+    };
+    if !has_owner(&wanted.metadata, found) {
         // A node that was made anew has another UID; the old owner reference would have the slice collected.
-        slice.metadata.owner_references.clone_from(&wanted.metadata.owner_references);
+        slice.metadata.owner_references = wanted.metadata.owner_references;
     }
     keep_times(
         slice.spec.devices.as_deref_mut().unwrap_or_default(),

@@ -167,7 +167,7 @@ impl<'a> Publisher<'a> {
 
     /// What to write. The wanted slices are not kept: on a node with many devices each copy of them is megabytes.
     fn changes(&self) -> Vec<Change> {
-        diff(&self.pool.pack(self.devices), &self.seen.slices(), &self.kept)
+        diff(self.pool.pack(self.devices), &self.seen.slices(), &self.kept)
     }
 
     fn owned_by(&mut self, uid: &str) {

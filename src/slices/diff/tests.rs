@@ -92,7 +92,7 @@ impl Server {
     }
 
     fn publish(&mut self, wanted: &[ResourceSlice], kept: &mut Kept) -> BTreeSet<String> {
-        let changes = diff(wanted, &self.list(), kept);
+        let changes = diff(wanted.to_vec(), &self.list(), kept);
         self.apply(changes, kept)
     }
 }
@@ -127,7 +127,7 @@ fn many(count: usize, socket: i64) -> Vec<Device> {
 
 #[test]
 fn an_empty_cluster_gets_generation_one() {
-    let changes = diff(&pack(&many(150, 0)), &[] as &[ResourceSlice], &Kept::default());
+    let changes = diff(pack(&many(150, 0)), &[] as &[ResourceSlice], &Kept::default());
     assert_eq!(changes.len(), 2);
     for change in changes {
         assert!(matches!(change, Change::Create(slice) if slice.spec.pool.generation == 1));
@@ -162,7 +162,7 @@ fn a_deleted_slice_comes_back() {
     server.slices.pop_first();
     server.publish(&wanted, &mut kept);
     assert_eq!(server.slices.len(), 2);
-    assert_eq!(diff(&wanted, &server.list(), &kept), []);
+    assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_strangers_slice_in_the_pool_is_deleted_and_nothing_else_written() {
     let mut stranger = wanted[0].clone();
     stranger.metadata.name = Some("stranger".into());
     server.store(stranger);
-    let changes = diff(&wanted, &server.list(), &kept);
+    let changes = diff(wanted.clone(), &server.list(), &kept);
     assert!(matches!(&changes[..], [Change::Delete { name, .. }] if name == "stranger"), "{changes:?}");
 }
 
@@ -186,7 +186,7 @@ fn a_slice_of_our_name_in_another_pool_is_made_anew() {
     server.store(elsewhere);
     server.publish(&wanted, &mut kept);
     assert_eq!(server.list()[0].spec.pool.name, "node-1");
-    assert_eq!(diff(&wanted, &server.list(), &kept), []);
+    assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
 }
 
 #[test]
@@ -208,12 +208,12 @@ fn a_dropped_field_is_named_once_and_not_written_again() {
     let wanted = pack(&[device("core-0", 0, true), device("core-1", 0, true)]);
     let dropped = server.publish(&wanted, &mut kept);
     assert_eq!(dropped.into_iter().collect::<Vec<_>>(), ["devices[].taints"]);
-    assert_eq!(diff(&wanted, &server.list(), &kept), []);
+    assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
     // What a stranger does to the slice is still put right.
     server.slices.values_mut().next().unwrap().spec.devices.as_mut().unwrap().pop();
-    assert_eq!(diff(&wanted, &server.list(), &kept).len(), 1);
+    assert_eq!(diff(wanted.clone(), &server.list(), &kept).len(), 1);
     // And another wish is written.
-    assert_eq!(diff(&pack(&[device("core-0", 5, true)]), &server.list(), &kept).len(), 1);
+    assert_eq!(diff(pack(&[device("core-0", 5, true)]), &server.list(), &kept).len(), 1);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn the_last_generation_is_survived() {
     stranger.spec.pool.generation = i64::MAX;
     server.store(stranger);
     server.publish(&wanted, &mut kept);
-    assert_eq!(diff(&wanted, &server.list(), &kept), []);
+    assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
 }
 
 fn any_devices() -> impl Strategy<Value = Vec<Device>> {
@@ -330,8 +330,8 @@ proptest! {
             let (_, seen) = server.complete.last().expect("complete");
             prop_assert!(same_devices(seen, &devices));
             prop_assert_eq!(server.slices.len(), wanted.len());
-            prop_assert_eq!(diff(&wanted, &server.list(), &kept), []);
-            prop_assert_eq!(diff(&wanted, &server.list(), &Kept::default()), [], "also by one who did not write it");
+            prop_assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
+            prop_assert_eq!(diff(wanted.clone(), &server.list(), &Kept::default()), [], "also by one who did not write it");
         }
     }
 
