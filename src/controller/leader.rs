@@ -147,6 +147,10 @@ impl Candidate {
     }
 
     async fn is_over(&self, lease: &Lease) -> bool {
+        if holder(lease).is_empty() {
+            // It names nobody: as other election code leaves a Lease that it gives up.
+            return true;
+        }
         let pod = match self.pods.get_opt(&holder(lease)).await {
             Ok(pod) => pod,
             Err(failed) => {

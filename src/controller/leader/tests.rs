@@ -91,6 +91,18 @@ async fn the_lease_of_a_leader_that_is_over_is_taken_away() {
 }
 
 #[tokio::test]
+async fn a_lease_that_names_nobody_is_taken_away() {
+    for holder in [json!(""), json!(null)] {
+        let mut nobodys = lease("old", "old-uid");
+        nobodys["spec"]["holderIdentity"] = holder;
+        let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Success"});
+        let answers = vec![own(), (409, failure(409)), (200, nobodys), (200, gone), (201, lease("new", "me"))];
+        let (seen, led) = elected(answers).await;
+        assert!(led && seen.contains(&"DELETE dra-operator".to_owned()), "{seen:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_leader_that_lives_is_left_its_lease() {
     let alive = [
         vec![(200, pod("old-uid", "Running", false))],
