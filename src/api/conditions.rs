@@ -52,7 +52,7 @@ pub enum Reason {
     InvalidObject,
     /// Stalled, PreflightPassed: the cluster has no Dynamic Resource Allocation.
     DraApiMissing,
-    /// Stalled: another object's driver of the same name would run on the same nodes.
+    /// Stalled: an older object's driver gives out the same devices on the same nodes.
     NodeSelectorOverlap,
     /// Stalled: somebody else has an object of a name we want.
     NameTaken,

@@ -55,7 +55,7 @@ pub const GROUP: &str = "dra-operator.dev";
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.driverName) == has(oldSelf.driverName) && (!has(self.driverName) || self.driverName == oldSelf.driverName)")
-    .message("spec.driverName cannot change, claims refer to it: create a second DraDriverConfig and delete this one"))]
+    .message("spec.driverName cannot change, claims refer to it: delete this DraDriverConfig, and create one with the new name once it is gone"))]
 #[x_kube(validation = Rule::new("has(self.driver.cpu) == has(oldSelf.driver.cpu)")
     .message("spec.driver cannot change its kind: create a second DraDriverConfig and delete this one"))]
 pub struct DraDriverConfigSpec {
@@ -94,7 +94,7 @@ pub struct DraDriverConfigSpec {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("(has(self.cpu) ? 1 : 0) + (has(self.memory) ? 1 : 0) + (has(self.network) ? 1 : 0) + (has(self.external) ? 1 : 0) == 1")
-    .message("spec.driver takes exactly one kind, such as `cpu: {}`; for a second driver create a second DraDriverConfig"))]
+    .message("spec.driver takes exactly one kind, such as `cpu: {}`; for a driver of another kind create a second DraDriverConfig"))]
 #[x_kube(validation = Rule::new("!has(self.memory) && !has(self.network) && !has(self.external)")
     .message("this release serves spec.driver.cpu only: memory, network and external are reserved names"))]
 pub struct Driver {
@@ -125,6 +125,16 @@ pub enum DeletionPolicy {
     /// Everything is removed at once. Pods that hold devices then cannot be torn down by the kubelet until a driver of
     /// this name is back.
     Force,
+}
+
+impl Driver {
+    /// Whether the two give out the same devices of a node, whatever their names: then only one may run there.
+    pub fn shares_devices_with(&self, other: &Self) -> bool {
+        let both = |has: fn(&Self) -> bool| has(self) && has(other);
+        both(|driver| driver.cpu.is_some())
+            || both(|driver| driver.memory.is_some())
+            || both(|driver| driver.network.is_some())
+    }
 }
 
 impl DraDriverConfigSpec {

@@ -30,7 +30,7 @@ pub struct NodePlugin {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
-    /// Labels a node must have. Two objects of one driver must not select the same node.
+    /// Labels a node must have. Two objects of one kind of driver must not select the same node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 32))]
     pub node_selector: Option<BTreeMap<String, String>>,

@@ -39,6 +39,8 @@ pub struct Report {
     pub blocks: Vec<Block>,
     /// What may go well another time.
     pub failures: Vec<(ChildKey, String)>,
+    /// What was written and not kept: the first such field.
+    pub dropped: Vec<(ChildKey, String)>,
 }
 
 /// Why a write did not go well.
@@ -62,7 +64,11 @@ impl Writer {
         for action in actions {
             let (child, uid, because) = match action {
                 Action::Delete { key, uid } => {
-                    self.delete(key, &uid, &mut report).await;
+                    self.delete(key, &uid, "it is no longer wanted".into(), &mut report).await;
+                    continue;
+                }
+                Action::Remake { key, uid, because } => {
+                    self.delete(key, &uid, format!("{because} was different"), &mut report).await;
                     continue;
                 }
                 Action::Create(child) => (child, None, "it was not there".to_owned()),
@@ -80,7 +86,8 @@ impl Writer {
             };
             match done {
                 Ok(live) => {
-                    memory.settle(&child, &live, now);
+                    let dropped = memory.settle(&child, &live, now);
+                    report.dropped.extend(dropped.map(|path| (child.key.clone(), path)));
                     report.written.push((child.key, because));
                 }
                 Err(Trouble::Block(block)) => {
@@ -136,11 +143,11 @@ impl Writer {
         }
     }
 
-    async fn delete(&self, key: ChildKey, uid: &str, report: &mut Report) {
+    async fn delete(&self, key: ChildKey, uid: &str, because: String, report: &mut Report) {
         let api = child_api(&self.client, &self.namespace, key.kind);
         self.metrics.wrote(key.kind.as_str(), Verb::Delete);
         match api.delete(&key.name, &only(uid)).await {
-            Ok(_) => report.written.push((key, "it is no longer wanted".into())),
+            Ok(_) => report.written.push((key, because)),
             Err(error) if is_gone(&error) => {}
             Err(error) => {
                 self.metrics.failed("write");

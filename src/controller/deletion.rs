@@ -1,17 +1,19 @@
 //! How a config goes: classes first so that no new claim comes, then wait for the claims there are, then the plugin, its
 //! slices, and the rest. Pure.
 
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use std::collections::BTreeMap;
+
 use kube::ResourceExt;
 
 use super::{
     child::ChildKind,
-    observe::{ClaimFacts, Live, PluginPod},
+    observe::{Live, NodeFacts, PluginPod},
     plan::Action,
+    view::View,
 };
 use crate::api::{DeletionPolicy, DraDriverConfig};
 
-/// How many claims a message names.
+/// How many claims or pods a message names.
 const NAMED: usize = 5;
 
 /// The next step of a deletion.
@@ -34,14 +36,9 @@ pub enum Waiting {
     Children(String),
 }
 
-/// Decides the next step. `claims` and `slices` are those of this config's nodes and driver alone.
-pub fn step(
-    config: &DraDriverConfig,
-    live: &[Live],
-    pods: &[&PluginPod],
-    claims: &[&ClaimFacts],
-    slices: &[&ResourceSlice],
-) -> Step {
+/// Decides the next step.
+pub fn step(config: &DraDriverConfig, live: &[Live], view: &View<'_>) -> Step {
+    let View { claims, pods, nodes, own_slices, .. } = view;
     let ours: Vec<_> = live.iter().filter(|live| live.is_of(config)).collect();
     let delete = |wanted: &dyn Fn(ChildKind) -> bool| -> Vec<Action> {
         ours.iter()
@@ -53,43 +50,66 @@ pub fn step(
     let daemon_set = ours.iter().find(|live| live.key.kind == ChildKind::DaemonSet);
     // Without a plugin of ours nothing would be lost by going.
     if daemon_set.is_some() && config.spec.deletion_policy() == DeletionPolicy::WaitForClaims && !claims.is_empty() {
-        step.waiting = Some(Waiting::Claims(in_words(claims)));
+        let claims = claims.iter().map(|claim| format!("{}/{}", claim.namespace, claim.name));
+        step.waiting = Some(Waiting::Claims(format!(
+            "waiting for the claims that hold its devices: {}; delete the pods that use them, or set spec.deletionPolicy: Force",
+            named(claims)
+        )));
         return step;
     }
     step.actions.extend(delete(&|kind| kind == ChildKind::DaemonSet));
     if daemon_set.is_some() || !pods.is_empty() {
-        let pods = pods.len();
-        step.waiting = Some(Waiting::Children(format!("the node plugin is being removed, {pods} pods are left")));
+        step.waiting = Some(Waiting::Children(going(daemon_set.and_then(|live| live.held()), pods, nodes)));
         return step;
     }
     step.slices =
-        slices.iter().map(|slice| (slice.name_any(), slice.metadata.uid.clone().unwrap_or_default())).collect();
+        own_slices.iter().map(|slice| (slice.name_any(), slice.metadata.uid.clone().unwrap_or_default())).collect();
     step.actions.extend(delete(&|kind| kind != ChildKind::DaemonSet && kind != ChildKind::DeviceClass));
     step
 }
 
-fn in_words(claims: &[&ClaimFacts]) -> String {
-    let mut names: Vec<_> = claims.iter().map(|claim| format!("{}/{}", claim.namespace, claim.name)).collect();
+/// What is left of the plugin, and where a kubelet that does not report cannot end its pod.
+fn going(held: Option<String>, pods: &[&PluginPod], nodes: &BTreeMap<&str, &NodeFacts>) -> String {
+    let is_up = |pod: &PluginPod| nodes.get(pod.node.as_str()).is_some_and(|node| node.ready);
+    let mut words = "the node plugin is being removed".to_owned();
+    if !pods.is_empty() {
+        let pods = pods.iter().map(|pod| format!("{} on node {}", pod.name, pod.node));
+        words = format!("{words}, these pods are left: {}", named(pods));
+    }
+    let down: Vec<_> = pods.iter().filter(|pod| !is_up(pod)).map(|pod| pod.node.clone()).collect();
+    if !down.is_empty() {
+        words = format!(
+            "{words}; the kubelet does not report on {}: bring it back, delete the Node, or `kubectl delete pod --force`",
+            named(down.into_iter())
+        );
+    }
+    held.map_or_else(|| words.clone(), |held| format!("{words}; {held}"))
+}
+
+/// The first few, in order, and how many more.
+fn named(names: impl Iterator<Item = String>) -> String {
+    let mut names: Vec<_> = names.collect();
     names.sort();
     let more = match names.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     names.truncate(NAMED);
-    format!(
-        "waiting for the claims that hold its devices: {}{more}; delete the pods that use them, or set spec.deletionPolicy: Force",
-        names.join(", ")
-    )
+    format!("{}{more}", names.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
     use crate::controller::{
         child::{Child, ChildKey},
-        testing::{mk_config, mk_live, mk_pod, mk_slice},
+        observe::{ClaimFacts, Held},
+        testing::{mk_config, mk_live, mk_node, mk_pod, mk_slice},
+        view::Snapshot,
     };
 
     fn live(config: &DraDriverConfig, kinds: &[ChildKind]) -> Vec<Live> {
@@ -106,15 +126,26 @@ mod tests {
     }
 
     fn claims(count: usize) -> Vec<ClaimFacts> {
-        let claim = |n| ClaimFacts { namespace: "ns".into(), name: format!("c{n}"), devices: Vec::new() };
+        let held = Held { driver: "dra.cpu".into(), pool: "p".into(), device: "d".into(), admin: false };
+        let claim = |n| ClaimFacts {
+            namespace: "ns".into(),
+            name: format!("c{n}"),
+            node: Some("a".into()),
+            devices: vec![held.clone()],
+        };
         (0..count).map(claim).collect()
+    }
+
+    fn stepped(config: &DraDriverConfig, kinds: &[ChildKind], snapshot: &Snapshot) -> Step {
+        step(config, &live(config, kinds), &View::new(config, snapshot))
     }
 
     #[test]
     fn while_claims_hold_devices_only_the_classes_go_and_the_claims_are_named() {
         let config = mk_config("cpu", &json!({}));
-        let claims = claims(7);
-        let step = step(&config, &live(&config, &ChildKind::ALL), &[], &claims.iter().collect::<Vec<_>>(), &[]);
+        // No slice is there: a kubelet that starts anew has wiped them all.
+        let snapshot = Snapshot { claims: claims(7), ..Snapshot::default() };
+        let step = stepped(&config, &ChildKind::ALL, &snapshot);
         assert_eq!(deleted(&step), [ChildKind::DeviceClass]);
         let Some(Waiting::Claims(words)) = step.waiting else { panic!("{step:?}") };
         assert!(words.contains("ns/c0, ns/c1, ns/c2, ns/c3, ns/c4 and 2 more"), "{words}");
@@ -124,30 +155,55 @@ mod tests {
     #[test]
     fn force_waits_for_no_claim() {
         let config = mk_config("cpu", &json!({"deletionPolicy": "Force"}));
-        let claims = claims(1);
-        let step = step(&config, &live(&config, &ChildKind::ALL), &[], &claims.iter().collect::<Vec<_>>(), &[]);
+        let step = stepped(&config, &ChildKind::ALL, &Snapshot { claims: claims(1), ..Snapshot::default() });
         assert_eq!(deleted(&step), [ChildKind::DeviceClass, ChildKind::DaemonSet]);
     }
 
     #[test]
     fn rights_and_slices_go_only_when_the_last_pod_is_gone() {
         let config = mk_config("cpu", &json!({}));
-        let (pod, slice) = (mk_pod("a", true), mk_slice("a", 1, 1, &[]));
         let rest = &ChildKind::ALL[..5];
-        let before = step(&config, &live(&config, rest), &[&pod], &[], &[&slice]);
-        assert!(
-            matches!(before.waiting, Some(Waiting::Children(_)))
-                && before.actions.is_empty()
-                && before.slices.is_empty()
-        );
-        let after = step(&config, &live(&config, rest), &[], &[], &[&slice]);
+        let mut snapshot = Snapshot {
+            pods: vec![mk_pod("a", true)],
+            slices: vec![Arc::new(mk_slice("a", 1, 1, &[]))],
+            nodes: vec![mk_node("a")],
+            ..Snapshot::default()
+        };
+        let before = stepped(&config, rest, &snapshot);
+        let Some(Waiting::Children(words)) = &before.waiting else { panic!("{before:?}") };
+        assert!(before.actions.is_empty() && before.slices.is_empty());
+        assert!(words.ends_with("these pods are left: cpu-node-plugin-a on node a"), "{words}");
+        snapshot.pods.clear();
+        let after = stepped(&config, rest, &snapshot);
         assert_eq!((deleted(&after).len(), after.slices.len(), after.waiting), (5, 1, None));
     }
 
     #[test]
-    fn a_config_that_never_got_a_plugin_waits_for_nobodys_claims() {
+    fn a_pod_on_a_node_that_is_down_and_a_daemon_set_that_somebody_holds_are_told() {
         let config = mk_config("cpu", &json!({}));
-        let claims = claims(1);
-        assert_eq!(step(&config, &[], &[], &claims.iter().collect::<Vec<_>>(), &[]).waiting, None);
+        let down = NodeFacts { ready: false, ..mk_node("b") };
+        let snapshot = Snapshot {
+            pods: vec![mk_pod("a", true), mk_pod("b", true)],
+            nodes: vec![mk_node("a"), down],
+            ..Snapshot::default()
+        };
+        let mut children = live(&config, &[ChildKind::DaemonSet]);
+        children[0].terminating = true;
+        children[0].finalizers = vec!["example.com/audit".into()];
+        let Some(Waiting::Children(words)) = step(&config, &children, &View::new(&config, &snapshot)).waiting else {
+            panic!()
+        };
+        assert!(words.contains("cpu-node-plugin-b on node b"), "{words}");
+        assert!(words.contains("does not report on b:") && words.contains("--force"), "{words}");
+        assert!(
+            words.contains("DaemonSet x is being deleted and waits for its finalizers: example.com/audit"),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn a_config_that_never_got_a_plugin_waits_for_nobodys_claims() {
+        let snapshot = Snapshot { claims: claims(1), ..Snapshot::default() };
+        assert_eq!(stepped(&mk_config("cpu", &json!({})), &[], &snapshot).waiting, None);
     }
 }

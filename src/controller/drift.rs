@@ -1,35 +1,76 @@
 //! Whether a live object is what was asked for. Pure.
 //!
 //! Asked for is a part of what is live: the API server adds defaults and others add fields of their own, and neither is
-//! drift. What was asked for and is missing or different is, also inside lists, whose elements are paired as the API
-//! server pairs them when it merges.
+//! drift. What was asked for and is missing or different is. Lists and maps are compared as the API server merges them:
+//! element by element where they have keys, as a whole where they have none, and then an addition is drift too. So is
+//! one that turns what the object means, such as a selector that switches an admission policy off.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Value};
 
+use super::child::ChildKind;
 use crate::slices::quantity;
 
-/// Fields by which elements of the lists we write are paired; without any of them a list is compared in order.
-const MERGE_KEYS: [&str; 3] = ["name", "mountPath", "containerPort"];
+/// Lists of objects we write that the API server merges by a key of their elements; it takes every other as a whole.
+const MERGED: [(&str, &str); 10] = [
+    ("containers", "name"),
+    ("env", "name"),
+    ("imagePullSecrets", "name"),
+    ("initContainers", "name"),
+    ("matchConditions", "name"),
+    ("ownerReferences", "uid"),
+    ("ports", "containerPort"),
+    ("variables", "name"),
+    ("volumeMounts", "mountPath"),
+    ("volumes", "name"),
+];
 
 /// Maps that the API server takes as a whole: a foreign key in one is drift.
 const ATOMIC_MAPS: [&str; 2] = ["nodeSelector", "matchLabels"];
 
+/// What the API server adds to elements of lists that are otherwise wholly ours.
+const DEFAULTS: [(&str, &str); 1] = [("scope", "*")];
+
 /// The path of the first field in `desired` that is not so in `live`; none when all is well.
 pub fn first_difference(desired: &Value, live: &Value) -> Option<String> {
-    difference(desired, live, "", "")
+    difference(desired, live, "", "", false)
 }
 
-fn difference(desired: &Value, live: &Value, key: &str, path: &str) -> Option<String> {
+/// The path of the first field that somebody added and that turns what the object means. To apply takes no such field
+/// back: it is another's.
+pub fn first_intrusion(kind: ChildKind, desired: &Value, live: &Value) -> Option<String> {
+    let decisive: &[&str] = match kind {
+        // With it another controller writes the rules.
+        ChildKind::ClusterRole => &["/aggregationRule"],
+        ChildKind::ValidatingAdmissionPolicy => &[
+            "/spec/matchConditions",
+            "/spec/matchConstraints/excludeResourceRules",
+            "/spec/matchConstraints/namespaceSelector",
+            "/spec/matchConstraints/objectSelector",
+            "/spec/paramKind",
+        ],
+        ChildKind::ValidatingAdmissionPolicyBinding => &["/spec/matchResources", "/spec/paramRef"],
+        ChildKind::DeviceClass => &["/spec/config", "/spec/extendedResourceName", "/spec/selectors"],
+        ChildKind::ServiceAccount | ChildKind::ClusterRoleBinding | ChildKind::DaemonSet => &[],
+    };
+    let is_added = |path: &&&str| {
+        let Some(live) = live.pointer(path) else { return false };
+        match (desired.pointer(path), live) {
+            (None, live) => !is_empty(live),
+            (Some(Value::Array(desired)), Value::Array(live)) => live.len() > desired.len(),
+            _ => false,
+        }
+    };
+    decisive.iter().find(is_added).map(|path| path.replace('/', "."))
+}
+
+fn difference(desired: &Value, live: &Value, key: &str, path: &str, whole: bool) -> Option<String> {
     let differs = || Some(if path.is_empty() { "(object)".to_owned() } else { path.to_owned() });
     match (desired, live) {
         (Value::Object(desired), Value::Object(live)) => {
-            if ATOMIC_MAPS.contains(&key) && desired.len() != live.len() {
-                return differs();
-            }
-            object_difference(desired, live, path)
+            object_difference(desired, live, path, whole || ATOMIC_MAPS.contains(&key))
         }
-        (Value::Array(desired), Value::Array(live)) => list_difference(desired, live, path),
+        (Value::Array(desired), Value::Array(live)) => list_difference(desired, live, key, path),
         // The API server leaves out what is empty.
         (empty, Value::Null) if is_empty(empty) => None,
         _ if desired == live || same_quantity(path, desired, live) => None,
@@ -37,19 +78,31 @@ fn difference(desired: &Value, live: &Value, key: &str, path: &str) -> Option<St
     }
 }
 
-fn object_difference(desired: &Map<String, Value>, live: &Map<String, Value>, path: &str) -> Option<String> {
-    desired.iter().find_map(|(key, value)| {
-        difference(value, live.get(key).unwrap_or(&Value::Null), key, &format!("{path}.{key}"))
-    })
+fn object_difference(
+    desired: &Map<String, Value>,
+    live: &Map<String, Value>,
+    path: &str,
+    whole: bool,
+) -> Option<String> {
+    let is_ours = |key: &String, value: &Value| {
+        desired.contains_key(key) || is_empty(value) || DEFAULTS.contains(&(key.as_str(), value.as_str().unwrap_or("")))
+    };
+    let added =
+        || live.iter().find(|(key, value)| whole && !is_ours(key, value)).map(|(key, _)| format!("{path}.{key}"));
+    desired
+        .iter()
+        .find_map(|(key, value)| {
+            difference(value, live.get(key).unwrap_or(&Value::Null), key, &format!("{path}.{key}"), whole)
+        })
+        .or_else(added)
 }
 
-fn list_difference(desired: &[Value], live: &[Value], path: &str) -> Option<String> {
-    let key = MERGE_KEYS.iter().find(|key| !desired.is_empty() && desired.iter().all(|item| item.get(key).is_some()));
-    match key {
-        Some(key) => desired.iter().find_map(|item| {
+fn list_difference(desired: &[Value], live: &[Value], field: &str, path: &str) -> Option<String> {
+    match MERGED.iter().find(|(list, _)| *list == field) {
+        Some((_, key)) => desired.iter().find_map(|item| {
             let path = format!("{path}[{key}={}]", item[*key]);
             match live.iter().find(|other| other.get(key) == item.get(key)) {
-                Some(other) => difference(item, other, "", &path),
+                Some(other) => difference(item, other, "", &path, false),
                 None => Some(path),
             }
         }),
@@ -58,7 +111,7 @@ fn list_difference(desired: &[Value], live: &[Value], path: &str) -> Option<Stri
             .iter()
             .zip(live)
             .enumerate()
-            .find_map(|(index, (desired, live))| difference(desired, live, "", &format!("{path}[{index}]"))),
+            .find_map(|(index, (desired, live))| difference(desired, live, "", &format!("{path}[{index}]"), true)),
     }
 }
 
@@ -106,7 +159,7 @@ mod tests {
             ("/spec/containers/0/name", json!("b"), ".spec.containers[name=\"a\"]"),
             ("/spec/containers/0/args", json!(["p"]), ".spec.containers[name=\"a\"].args"),
             ("/spec/containers/0/args/1", json!("r"), ".spec.containers[name=\"a\"].args[1]"),
-            ("/spec/nodeSelector", json!({"k": "v", "l": "w"}), ".spec.nodeSelector"),
+            ("/spec/nodeSelector", json!({"k": "v", "l": "w"}), ".spec.nodeSelector.l"),
             ("/spec/containers", json!(null), ".spec.containers"),
         ] {
             let mut live = desired.clone();
@@ -120,6 +173,60 @@ mod tests {
         let desired = json!({"env": [{"name": "A", "value": "1"}]});
         let live = json!({"env": [{"name": "B", "value": "2"}, {"name": "A", "value": "1"}]});
         assert_eq!(first_difference(&desired, &live), None);
+    }
+
+    #[test]
+    fn an_added_element_of_a_list_that_is_taken_as_a_whole_is_drift() {
+        let account = json!({"kind": "ServiceAccount", "name": "plugin"});
+        let desired = json!({"subjects": [account]});
+        let live = json!({"subjects": [account, {"kind": "User", "name": "eve"}]});
+        assert_eq!(first_difference(&desired, &live).as_deref(), Some(".subjects"));
+        let rule = json!({"verbs": ["get"], "resources": ["nodes"]});
+        let mut narrowed = rule.clone();
+        narrowed["resourceNames"] = json!(["n"]);
+        let path = first_difference(&json!({"rules": [rule]}), &json!({"rules": [narrowed]}));
+        assert_eq!(path.as_deref(), Some(".rules[0].resourceNames"));
+        let mut defaulted = rule.clone();
+        defaulted["scope"] = json!("*");
+        assert_eq!(first_difference(&json!({"resourceRules": [rule]}), &json!({"resourceRules": [defaulted]})), None);
+    }
+
+    #[test]
+    fn an_addition_that_turns_the_meaning_of_an_object_is_named() {
+        let condition = json!({"name": "ours", "expression": "true"});
+        let policy = json!({"spec": {"matchConstraints": {"resourceRules": []}, "matchConditions": [condition]}});
+        let class = json!({"spec": {}});
+        for (kind, desired, path, value) in [
+            (ChildKind::ClusterRole, json!({"rules": []}), "aggregationRule", json!({"clusterRoleSelectors": []})),
+            (
+                ChildKind::ValidatingAdmissionPolicy,
+                policy.clone(),
+                "spec.matchConditions",
+                json!([condition, {"name": "b", "expression": "false"}]),
+            ),
+            (
+                ChildKind::ValidatingAdmissionPolicy,
+                policy.clone(),
+                "spec.matchConstraints.objectSelector",
+                json!({"matchLabels": {"a": "b"}}),
+            ),
+            (
+                ChildKind::ValidatingAdmissionPolicyBinding,
+                class.clone(),
+                "spec.matchResources",
+                json!({"namespaceSelector": {}}),
+            ),
+            (ChildKind::DeviceClass, class.clone(), "spec.selectors", json!([{"cel": {"expression": "false"}}])),
+        ] {
+            let mut live = desired.clone();
+            let field = path.split('.').fold(&mut live, |live, key| &mut live[key]);
+            *field = value;
+            assert_eq!(first_intrusion(kind, &desired, &live), Some(format!(".{path}")));
+            assert_eq!(first_intrusion(kind, &desired, &desired), None);
+        }
+        let mut defaulted = policy.clone();
+        defaulted["spec"]["matchConstraints"]["objectSelector"] = json!({});
+        assert_eq!(first_intrusion(ChildKind::ValidatingAdmissionPolicy, &policy, &defaulted), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Slice health: whether every node that runs the plugin has a complete pool of its devices, and since when not. Pure.
 //!
-//! A node is judged while it exists and has a plugin pod, so that one that goes away leaves no problem behind. A node
-//! without a plugin pod may publish as it likes: that is no problem of the roll-out.
+//! A node is judged while it exists and has a plugin pod or should have one, so that one that goes away leaves no problem
+//! behind. Any other node may publish as it likes: that is no problem of the roll-out.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,6 +29,15 @@ pub struct Before<'a> {
     pub problems: &'a [Problem],
 }
 
+/// Nodes that should have a plugin pod and have none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Podless<'a> {
+    /// Their names.
+    pub nodes: &'a [&'a str],
+    /// Why no pod can be made, where the API server says it.
+    pub why: Option<&'a str>,
+}
+
 /// The judgement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Health {
@@ -46,9 +55,10 @@ pub struct Health {
     pub unwell: Unwell,
 }
 
-/// Judges every node with a plugin pod. `pools` are the driver's, of every node.
+/// Judges every node that has a plugin pod or should. `pools` are the driver's, of every node.
 pub fn judge(
     pods: &[&PluginPod],
+    podless: Podless<'_>,
     nodes: &BTreeMap<&str, &NodeFacts>,
     pools: &[&Pool<'_>],
     deadline: Duration,
@@ -58,6 +68,9 @@ pub fn judge(
     let mut by_node: BTreeMap<&str, Vec<&PluginPod>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| nodes.contains_key(pod.node.as_str())) {
         by_node.entry(&pod.node).or_default().push(pod);
+    }
+    for node in podless.nodes {
+        by_node.entry(node).or_default();
     }
     let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
     let mut health = Health::default();
@@ -71,7 +84,7 @@ pub fn judge(
     for (node, pods) in by_node {
         let pools = pools_of.remove(node).unwrap_or_default();
         health.publishing += usize::from(pools.iter().any(|pool| pool.is_complete()));
-        let Some((reason, message)) = complaint(nodes.get(node).copied(), &pods, &pools) else { continue };
+        let Some((reason, message)) = complaint(nodes.get(node).copied(), &pods, podless.why, &pools) else { continue };
         let known = before.problems.iter().find(|problem| problem.node == node);
         let since = match (before.unwell, known) {
             (Some(unwell), _) if unwell.contains_key(node) => unwell.get(node).copied().unwrap_or(now),
@@ -102,6 +115,7 @@ pub fn judge(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     NodeNotReady,
+    PodNotCreated,
     ImagePullFailed,
     CrashLooping,
     ContainerNotStarted,
@@ -116,6 +130,7 @@ impl Reason {
     const fn as_str(self) -> &'static str {
         match self {
             Self::NodeNotReady => "NodeNotReady",
+            Self::PodNotCreated => "PodNotCreated",
             Self::ImagePullFailed => "ImagePullFailed",
             Self::CrashLooping => "CrashLooping",
             Self::ContainerNotStarted => "ContainerNotStarted",
@@ -128,12 +143,21 @@ impl Reason {
     }
 }
 
-fn complaint(facts: Option<&NodeFacts>, pods: &[&PluginPod], pools: &[&Pool<'_>]) -> Option<(Reason, String)> {
+fn complaint(
+    facts: Option<&NodeFacts>,
+    pods: &[&PluginPod],
+    refused: Option<&str>,
+    pools: &[&Pool<'_>],
+) -> Option<(Reason, String)> {
     if facts.is_some_and(|facts| !facts.ready) {
         return Some((
             Reason::NodeNotReady,
             "the node's kubelet does not report it ready: see `kubectl describe node`".into(),
         ));
+    }
+    if pods.is_empty() {
+        let why = refused.unwrap_or("see the Events of the DaemonSet with `kubectl describe daemonset`");
+        return Some((Reason::PodNotCreated, format!("Kubernetes has made no plugin pod for the node: {why}")));
     }
     for pool in pools {
         match &pool.state {
@@ -198,10 +222,21 @@ mod tests {
         before: Before<'_>,
         now: i64,
     ) -> Health {
+        judged_with(pods, Podless::default(), nodes, slices, before, now)
+    }
+
+    fn judged_with(
+        pods: &[PluginPod],
+        podless: Podless<'_>,
+        nodes: &[NodeFacts],
+        slices: &[ResourceSlice],
+        before: Before<'_>,
+        now: i64,
+    ) -> Health {
         let pods: Vec<_> = pods.iter().collect();
         let nodes = nodes.iter().map(|node| (node.name.as_str(), node)).collect();
         let pools = pools(slices);
-        judge(&pods, &nodes, &pools.iter().collect::<Vec<_>>(), DEADLINE, before, at(now))
+        judge(&pods, podless, &nodes, &pools.iter().collect::<Vec<_>>(), DEADLINE, before, at(now))
     }
 
     #[test]
@@ -288,6 +323,20 @@ mod tests {
         let shown: Vec<_> = health.problems.first.iter().map(|problem| problem.node.as_str()).collect();
         assert_eq!(shown, ["n00", "n01", "n02", "n03", "n04", "n05", "n06", "n07", "n08", "n09"]);
         assert_eq!((health.problems.more, health.unhealthy), (3, 13));
+    }
+
+    #[test]
+    fn a_node_for_which_no_pod_can_be_made_has_until_the_deadline_and_then_says_why() {
+        let podless = Podless { nodes: &["a"], why: Some("violates PodSecurity") };
+        let none = Unwell::new();
+        let before = Before { unwell: Some(&none), problems: &[] };
+        let health = judged_with(&[], podless, &[mk_node("a"), mk_node("b")], &[], before, 0);
+        assert_eq!((health.pending, health.unhealthy), (1, 0));
+        let before = Before { unwell: Some(&health.unwell), problems: &[] };
+        let health = judged_with(&[], podless, &[mk_node("a"), mk_node("b")], &[], before, 60);
+        let problem = &health.problems.first[0];
+        assert_eq!((health.unhealthy, problem.node.as_str(), problem.reason.as_str()), (1, "a", "PodNotCreated"));
+        assert!(problem.message.contains("violates PodSecurity"), "{}", problem.message);
     }
 
     #[test]

@@ -80,7 +80,7 @@ mod tests {
 
     fn node(name: &str, labels: &[(&str, &str)]) -> NodeFacts {
         let labels = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-        NodeFacts { name: name.into(), labels, ready: true }
+        NodeFacts { name: name.into(), labels, ready: true, tainted: false }
     }
 
     fn placement(plugin: &Value) -> Placement {

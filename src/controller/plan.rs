@@ -19,6 +19,9 @@ use crate::api::DraDriverConfig;
 /// How long a refusal by the API server stands before the same object is tried again: webhooks and servers change.
 const REFUSAL_STANDS: SignedDuration = SignedDuration::from_mins(10);
 
+/// How long what the API server made of an object is taken for all it makes of it: gates and webhooks change.
+const SETTLED_STANDS: SignedDuration = SignedDuration::from_hours(1);
+
 /// How long what was written is taken to be there without the watches' word: by then it has been deleted again.
 pub const WATCH_LAG: SignedDuration = SignedDuration::from_secs(5);
 
@@ -34,6 +37,15 @@ pub enum Action {
         /// The object it is applied to, and to no other of its name.
         uid: String,
         /// The first field that differs.
+        because: String,
+    },
+    /// Delete our own object, to make it anew once it is gone: it has what others added, and to apply takes that not back.
+    Remake {
+        /// Which.
+        key: ChildKey,
+        /// The object, and no other of its name.
+        uid: String,
+        /// The first field that was added.
         because: String,
     },
     /// Delete our own object.
@@ -83,17 +95,21 @@ impl Block {
 /// What is remembered of one config's children between reconciles; lost with the process, and then learnt anew.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
-    settled: BTreeMap<ChildKey, (u64, u64)>,
+    settled: BTreeMap<ChildKey, (u64, u64, Timestamp)>,
     written: BTreeMap<ChildKey, (Timestamp, Live)>,
     refused: BTreeMap<ChildKey, (u64, Timestamp, String)>,
 }
 
 impl Memory {
-    /// The API server took `wanted` and made `live` of it: if the two differ, they always will.
-    pub fn settle(&mut self, wanted: &Child, live: &Live, now: Timestamp) {
+    /// The API server took `wanted` and made `live` of it: if the two differ, they will for some time. The first field that
+    /// it did not keep.
+    pub fn settle(&mut self, wanted: &Child, live: &Live, now: Timestamp) -> Option<String> {
         self.refused.remove(&wanted.key);
+        self.settled.remove(&wanted.key);
         self.written.insert(wanted.key.clone(), (now, live.clone()));
-        self.settled.insert(wanted.key.clone(), (fingerprint(&wanted.object), fingerprint(&live.object)));
+        let differs = difference(wanted, live)?;
+        self.settled.insert(wanted.key.clone(), (fingerprint(&wanted.object), fingerprint(&live.object), now));
+        Some(differs.into_path())
     }
 
     /// The API server refused `wanted`.
@@ -107,6 +123,7 @@ impl Memory {
             let arrived = live.iter().any(|live| live.key == *key && live.version >= written.version);
             !arrived && now.duration_since(*at) < WATCH_LAG
         });
+        self.settled.retain(|_, (.., at)| now.duration_since(*at) < SETTLED_STANDS);
         let newer = self.written.values().map(|(_, live)| live.clone());
         live.into_iter().filter(|live| !self.written.contains_key(&live.key)).chain(newer).collect()
     }
@@ -116,8 +133,15 @@ impl Memory {
         !self.written.is_empty()
     }
 
+    /// When something that the API server did not keep is worth another try.
+    pub fn next_try(&self) -> Option<Timestamp> {
+        self.settled.values().filter_map(|(.., at)| at.checked_add(SETTLED_STANDS).ok()).min()
+    }
+
     fn is_settled(&self, wanted: &Child, live: &Live) -> bool {
-        self.settled.get(&wanted.key) == Some(&(fingerprint(&wanted.object), fingerprint(&live.object)))
+        self.settled
+            .get(&wanted.key)
+            .is_some_and(|&(asked, made, _)| (asked, made) == (fingerprint(&wanted.object), fingerprint(&live.object)))
     }
 
     fn refusal(&self, wanted: &Child, now: Timestamp) -> Option<&str> {
@@ -134,6 +158,30 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Known before anything is done.
     pub blocks: Vec<Block>,
+    /// Children that somebody deleted and that are kept by somebody's finalizers, in words.
+    pub held: Vec<String>,
+}
+
+/// How a live object is not as wanted.
+enum Difference {
+    /// To apply puts it right.
+    Changed(String),
+    /// Only a new object does.
+    Added(String),
+}
+
+impl Difference {
+    fn into_path(self) -> String {
+        match self {
+            Self::Changed(path) | Self::Added(path) => path,
+        }
+    }
+}
+
+fn difference(wanted: &Child, live: &Live) -> Option<Difference> {
+    drift::first_intrusion(wanted.key.kind, &wanted.object, &live.object)
+        .map(Difference::Added)
+        .or_else(|| drift::first_difference(&wanted.object, &live.object).map(Difference::Changed))
 }
 
 /// Compares what is wanted with what is live.
@@ -145,6 +193,7 @@ pub fn plan(config: &DraDriverConfig, desired: &Desired, live: &[Live], memory: 
             Ok(action) => plan.actions.extend(action),
             Err(block) => plan.blocks.push(block),
         }
+        plan.held.extend(found.filter(|live| live.is_of(config)).and_then(Live::held));
     }
     plan.blocks.extend(
         desired
@@ -181,10 +230,13 @@ fn step(
     let because = match live {
         // Applied anew once it is gone: its deletion is an event.
         Some(live) if live.terminating => return Ok(None),
-        Some(live) => match drift::first_difference(&child.object, &live.object) {
+        Some(live) => match difference(child, live) {
             None => return Ok(None),
             Some(_) if memory.is_settled(child, live) => return Ok(None),
-            Some(path) => Some((live.uid.clone(), path)),
+            Some(Difference::Added(because)) => {
+                return Ok(Some(Action::Remake { key: key(), uid: live.uid.clone(), because }));
+            }
+            Some(Difference::Changed(because)) => Some((live.uid.clone(), because)),
         },
         None => None,
     };
@@ -211,149 +263,4 @@ fn fingerprint(object: &Value) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::controller::{
-        build::{self, Settings, Unbuildable},
-        child::ChildKind,
-        observe::Owner,
-        testing::{at, mk_config, mk_live},
-    };
-
-    fn desired(config: &DraDriverConfig) -> Desired {
-        build::children(config, &Settings { namespace: "ns".into(), image: "img".into(), ..Settings::default() })
-    }
-
-    fn planned(config: &DraDriverConfig, live: &[Live]) -> Plan {
-        plan(config, &desired(config), live, &Memory::default(), at(0))
-    }
-
-    fn all_live(config: &DraDriverConfig) -> Vec<Live> {
-        desired(config).children.iter().map(|child| mk_live(config, child)).collect()
-    }
-
-    #[test]
-    fn what_is_not_there_is_created_in_order() {
-        let config = mk_config("cpu", &json!({}));
-        let kinds: Vec<_> = planned(&config, &[])
-            .actions
-            .iter()
-            .map(|action| match action {
-                Action::Create(child) => child.key.kind,
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(kinds, &ChildKind::ALL[..6]);
-    }
-
-    #[test]
-    fn what_is_there_as_wanted_is_left_alone() {
-        let config = mk_config("cpu", &json!({}));
-        assert_eq!(planned(&config, &all_live(&config)), Plan::default());
-    }
-
-    #[test]
-    fn a_daemon_set_edited_by_hand_is_put_right_and_the_field_named() {
-        let config = mk_config("cpu", &json!({}));
-        let mut live = all_live(&config);
-        live[5].object["spec"]["template"]["spec"]["containers"][0]["image"] = json!("other");
-        let plan = planned(&config, &live);
-        let [Action::PutRight { child, uid, because }] = &plan.actions[..] else { panic!("{plan:?}") };
-        assert_eq!((child.key.kind, uid), (ChildKind::DaemonSet, &live[5].uid));
-        assert_eq!(because, ".spec.template.spec.containers[name=\"node-plugin\"].image");
-    }
-
-    #[test]
-    fn a_field_no_longer_wanted_is_taken_back() {
-        let before = mk_config("cpu", &json!({"nodePlugin": {"annotations": {"a": "b"}}}));
-        let plan = planned(&mk_config("cpu", &json!({})), &all_live(&before));
-        assert!(
-            matches!(&plan.actions[..], [Action::PutRight { child, .. }] if child.key.kind == ChildKind::DaemonSet),
-            "{plan:?}"
-        );
-    }
-
-    #[test]
-    fn what_the_api_server_makes_of_an_object_is_not_fought() {
-        let config = mk_config("cpu", &json!({}));
-        let mut live = all_live(&config);
-        let wanted = desired(&config).children.remove(5);
-        live[5].object["spec"]["template"]["spec"]["priorityClassName"] = json!(null);
-        let mut memory = Memory::default();
-        memory.settle(&wanted, &live[5], at(0));
-        live[5].object["status"] = json!({"numberReady": 1});
-        assert_eq!(plan(&config, &desired(&config), &live, &memory, at(0)), Plan::default());
-        live[5].object["spec"]["template"]["spec"]["priorityClassName"] = json!("other");
-        assert_eq!(plan(&config, &desired(&config), &live, &memory, at(0)).actions.len(), 1);
-    }
-
-    #[test]
-    fn what_was_just_written_is_not_written_again_while_the_watches_lag() {
-        let config = mk_config("cpu", &json!({}));
-        let (desired, after) = (desired(&config), all_live(&config));
-        let mut memory = Memory::default();
-        for (child, live) in desired.children.iter().zip(&after) {
-            memory.settle(child, live, at(0));
-        }
-        let caught_up = memory.catch_up(Vec::new(), at(1));
-        assert_eq!(plan(&config, &desired, &caught_up, &memory, at(1)), Plan::default());
-        let stale = Live { version: 0, object: json!({}), ..after[5].clone() };
-        let caught_up = memory.catch_up(vec![stale], at(1));
-        assert_eq!(plan(&config, &desired, &caught_up, &memory, at(1)), Plan::default());
-        assert!(memory.lags());
-        assert_eq!(memory.catch_up(after.clone(), at(2)), after);
-        assert!(!memory.lags(), "once it has arrived, its absence means that it was deleted");
-        assert_eq!(memory.catch_up(Vec::new(), at(2)), []);
-        memory.settle(&desired.children[0], &after[0], at(0));
-        assert_eq!(memory.catch_up(Vec::new(), at(5)), []);
-    }
-
-    #[test]
-    fn a_foreign_object_is_never_written_and_its_owner_named() {
-        let config = mk_config("cpu", &json!({}));
-        let mut live = all_live(&config);
-        live[5].owner = Owner::Foreign("Helm release other".into());
-        live[5].object = json!({});
-        let plan = planned(&config, &live);
-        assert_eq!(plan.actions, []);
-        let key = live[5].key.clone();
-        assert_eq!(plan.blocks, [Block::NameTaken { key, owner: "Helm release other".into() }]);
-    }
-
-    #[test]
-    fn a_class_no_longer_in_the_policy_is_deleted_and_one_that_cannot_be_built_stays() {
-        let config = mk_config("cpu", &json!({}));
-        let mut live = all_live(&config);
-        let key = ChildKey { kind: ChildKind::DeviceClass, name: "old".into() };
-        live.push(mk_live(&config, &Child { key: key.clone(), object: json!({}) }));
-        let mut foreign = live[6].clone();
-        foreign.key.name = "foreign".into();
-        foreign.owner = Owner::Foreign("x".into());
-        live.push(foreign);
-        let uid = live[6].uid.clone();
-        assert_eq!(planned(&config, &live).actions, [Action::Delete { key: key.clone(), uid }]);
-        let mut desired = desired(&config);
-        desired.unbuildable.push(Unbuildable { key, message: "m".into() });
-        let plan = plan(&config, &desired, &live, &Memory::default(), at(0));
-        assert_eq!((plan.actions.len(), plan.blocks.len()), (0, 1));
-    }
-
-    #[test]
-    fn what_the_api_server_refused_is_not_sent_again_until_it_changes_or_time_has_passed() {
-        let config = mk_config("cpu", &json!({}));
-        let desired = desired(&config);
-        let live: Vec<_> = all_live(&config).into_iter().take(5).collect();
-        let mut memory = Memory::default();
-        memory.refuse(&desired.children[5], "no".into(), at(0));
-        let of = |memory: &Memory, now| plan(&config, &desired, &live, memory, at(now));
-        assert_eq!(of(&memory, 599).actions, []);
-        assert!(matches!(&of(&memory, 599).blocks[..], [Block::Refused { message, .. }] if message == "no"));
-        assert_eq!(of(&memory, 600).actions.len(), 1);
-        let changed = mk_config("cpu", &json!({"nodePlugin": {"image": "new"}}));
-        let wanted =
-            build::children(&changed, &Settings { namespace: "ns".into(), image: "img".into(), ..Settings::default() });
-        assert_eq!(plan(&changed, &wanted, &live, &memory, at(1)).actions.len(), 1);
-    }
-}
+mod tests;

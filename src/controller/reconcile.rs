@@ -5,7 +5,7 @@ mod memory;
 mod object;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -15,8 +15,7 @@ use std::{
 
 use jiff::Timestamp;
 use kube::{
-    Resource, ResourceExt,
-    core::DeserializeGuard,
+    ResourceExt,
     runtime::{controller::Action, events::Recorder, reflector::Store},
 };
 use tokio::sync::watch;
@@ -28,13 +27,14 @@ use super::{
     apply::{Report, Writer},
     build::{self, Settings},
     deletion::{self, Waiting},
-    observe::Caches,
+    observe::{self, Caches, Guarded, Live},
     plan::{self, Block, Plan, WATCH_LAG},
+    rollout,
     status::{self, Facts},
     view::{Snapshot, View},
 };
 use crate::api::DraDriverConfig;
-use judge::judge;
+use judge::{Seen, daemon_set, judge};
 use memory::Counted;
 use object::write_error;
 
@@ -44,9 +44,6 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 const LONGEST_LOOK: Duration = Duration::from_mins(1);
 /// The longest pause between attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_mins(2);
-
-/// An object as the API server has it, or why it cannot be read.
-pub type Guarded = DeserializeGuard<DraDriverConfig>;
 
 /// Why a look ended early.
 #[derive(Debug, thiserror::Error)]
@@ -108,10 +105,7 @@ pub async fn reconcile(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<A
 
 async fn look(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Error> {
     let _timing = context.writer.metrics.time();
-    let config = match &guarded.0 {
-        Ok(config) => config,
-        Err(invalid) => return context.say_invalid(guarded.meta().name.as_deref(), &invalid.error).await,
-    };
+    let config = &guarded.config;
     let lacks = context.lacks.borrow().clone();
     if lacks.is_none() && !context.caches.are_ready() {
         // The last cache to be filled is an event.
@@ -126,6 +120,8 @@ async fn look(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Er
     let view = View::new(config, &snapshot);
     let looked = if config.metadata.deletion_timestamp.is_some() {
         context.go(config, &snapshot, &view, &mut memory, now).await
+    } else if let Some(error) = &guarded.invalid {
+        context.say_invalid(config, error, &mut memory, now).await
     } else {
         context.serve(config, &snapshot, &view, lacks.as_deref(), &mut memory, now).await
     };
@@ -135,7 +131,8 @@ async fn look(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Er
     };
     let pause = backoff(memory.attempts);
     let lag = memory.children.lags().then(|| Duration::try_from(WATCH_LAG).unwrap_or_default());
-    let owed = memory.owed.map(|at| until(at, now));
+    let due = memory.owed.into_iter().chain(memory.children.next_try()).map(|at| until(at, now));
+    let due: Vec<_> = lag.into_iter().chain(due).collect();
     let gone = matches!(&looked, Ok(looked) if looked.gone);
     context.keep(id, memory, gone);
     let looked = match looked {
@@ -145,7 +142,7 @@ async fn look(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Er
             return Ok(Action::requeue(pause));
         }
     };
-    Ok(looked.next(pause, lag.into_iter().chain(owed), now))
+    Ok(looked.next(pause, due.into_iter(), now))
 }
 
 /// What a look came to.
@@ -193,13 +190,23 @@ impl Context {
     fn snapshot(&self) -> Snapshot {
         let configs = self.configs.state();
         Snapshot {
-            configs: configs.iter().filter_map(|guarded| guarded.0.as_ref().ok().cloned().map(Arc::new)).collect(),
+            configs: configs.iter().map(|guarded| Arc::new(guarded.config.clone())).collect(),
             children: self.caches.children(),
             slices: self.caches.slices(),
             pods: self.caches.pods(),
             nodes: self.caches.nodes(),
             claims: self.caches.claims(),
         }
+    }
+
+    /// Which configs there are, and of which generation: what one may do hangs on the others.
+    pub fn generations(&self) -> BTreeSet<(Option<String>, Option<i64>, bool)> {
+        let configs = self.configs.state();
+        let of = |config: &Guarded| {
+            let metadata = &config.config.metadata;
+            (metadata.uid.clone(), metadata.generation, metadata.deletion_timestamp.is_some())
+        };
+        configs.iter().map(|config| of(config)).collect()
     }
 
     /// Brings about what the config asks for.
@@ -213,7 +220,7 @@ impl Context {
         now: Timestamp,
     ) -> Result<Looked, Error> {
         let desired = build::children(config, &self.settings);
-        let Plan { actions, mut blocks } = if lacks.is_none() && view.overlap.is_none() {
+        let Plan { actions, mut blocks, held } = if lacks.is_none() && view.overlap.is_none() {
             self.add_finalizer(config).await?;
             plan::plan(config, &desired, &snapshot.children, &memory.children, now)
         } else {
@@ -222,14 +229,17 @@ impl Context {
         let mut report = self.writer.carry_out(config, actions, &blocks, &mut memory.children, now).await;
         blocks.append(&mut report.blocks);
         let children = memory.children.catch_up(snapshot.children.clone(), now);
+        let refusal = self.refusal(daemon_set(config, &children), view, now).await;
         let start = Instant::now();
-        let judged = judge(config, &children, snapshot, view, memory, now);
+        let seen = Seen { children: &children, claims: &snapshot.claims, view, refusal: refusal.as_deref() };
+        let judged = judge(config, seen, memory, now);
         self.pace.note(start.elapsed());
         let status = status::status(&Facts {
             config,
             lacks,
             overlap: view.overlap.as_deref(),
             blocks: &blocks,
+            held: &held,
             failures: &report.failures,
             deletion: None,
             rollout: &judged.rollout,
@@ -255,8 +265,7 @@ impl Context {
         if !config.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
             return Ok(Looked { gone: true, ..Looked::default() });
         }
-        let claims = view.claims(config.spec.driver_name(), &snapshot.claims);
-        let step = deletion::step(config, &snapshot.children, &view.pods, &claims, &view.own_slices);
+        let step = deletion::step(config, &snapshot.children, view);
         let report = self.writer.carry_out(config, step.actions, &[], &mut memory.children, now).await;
         for (name, uid) in &step.slices {
             self.writer.delete_slice(name, uid).await.map_err(|error| write_error("slices", config, error))?;
@@ -266,13 +275,15 @@ impl Context {
             self.remove_finalizer(config).await?;
             return Ok(Looked { report, gone: true, ..Looked::default() });
         }
-        let judged = judge(config, &snapshot.children, snapshot, view, memory, now);
+        let seen = Seen { children: &snapshot.children, claims: &snapshot.claims, view, refusal: None };
+        let judged = judge(config, seen, memory, now);
         let waiting = step.waiting.unwrap_or_else(|| Waiting::Children("objects could not be deleted yet".into()));
         let status = status::status(&Facts {
             config,
             lacks: None,
             overlap: None,
             blocks: &[],
+            held: &[],
             failures: &report.failures,
             deletion: Some(&waiting),
             rollout: &judged.rollout,
@@ -285,6 +296,16 @@ impl Context {
         Ok(Looked { report, next_deadline: judged.health.next_deadline, ..Looked::default() })
     }
 
+    /// Why pods that should be there cannot be made, where there are any.
+    async fn refusal(&self, daemon_set: Option<&Live>, view: &View<'_>, now: Timestamp) -> Option<String> {
+        let daemon_set = daemon_set.filter(|_| rollout::missing(daemon_set, &view.pods) > 0)?;
+        let asked = observe::refusal(&self.writer.client, &self.writer.namespace, &daemon_set.uid, now).await;
+        asked.unwrap_or_else(|error| {
+            tracing::warn!(%error, "list the Events of the node plugin's DaemonSet");
+            None
+        })
+    }
+
     fn remember(&self, id: &str) -> Remembered {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(id).unwrap_or_default()
     }
@@ -295,6 +316,15 @@ impl Context {
         if !gone {
             all.insert(id, memory);
         }
+        drop(all);
+        self.forget();
+    }
+
+    /// Forgets configs that are no more, also those that went without a word, and counts the others.
+    pub fn forget(&self) {
+        let there: HashSet<_> = self.configs.state().iter().filter_map(|guarded| guarded.uid()).collect();
+        let mut all = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|id, _| there.contains(id));
         let sum = |part: fn(&Counted) -> i64| all.values().map(|one| part(&one.counted)).sum();
         let metrics = &self.writer.metrics;
         metrics.nodes_ready.set(sum(|one| one.ready));
@@ -302,3 +332,6 @@ impl Context {
         metrics.devices.set(sum(|one| one.devices));
     }
 }
+
+#[cfg(test)]
+mod tests;

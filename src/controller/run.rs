@@ -24,9 +24,9 @@ use super::{
     http::{BEAT, Health, Phase},
     leader::{self, Candidate},
     metrics::Metrics,
-    observe::{Caches, Changes},
+    observe::{Caches, Changes, Guarded},
     preflight,
-    reconcile::{Context, Guarded, Pace, on_error, reconcile},
+    reconcile::{Context, Pace, on_error, reconcile},
 };
 
 /// Changes that come closer together are looked at together.
@@ -97,8 +97,6 @@ impl Operator {
         let controller = Controller::new(configs, watcher::Config::default())
             .with_config(Tuning::default().concurrency(1))
             .reconcile_all_on(coalesced(Arc::clone(&news), Arc::clone(&pace)))
-            // Polled by the loop itself: while it turns, the heart beats. Nothing is reconciled for it.
-            .reconcile_all_on(self.beats().filter(|()| std::future::ready(false)))
             .graceful_shutdown_on(stop.cancelled_owned());
         let context = Arc::new(Context {
             writer: Writer {
@@ -117,6 +115,11 @@ impl Operator {
             ),
             remembered: HashMap::new().into(),
         });
+        // Polled by the loop itself: while it turns, the heart beats. What stands in a config's way may go, or be edited,
+        // without an event of that config.
+        let (seen, left) = (Arc::clone(&context), Arc::clone(&context));
+        let others = differing(self.beats(), move || seen.generations()).inspect(move |()| left.forget());
+        let controller = controller.reconcile_all_on(others);
         let configs = controller.store();
         let filled = async {
             configs.wait_until_ready().await.ok();
@@ -195,4 +198,29 @@ fn coalesced(news: Arc<Notify>, pace: Arc<Pace>) -> impl Stream<Item = ()> + Sen
         sleep(TOGETHER.max(pace.last() * SHARE)).await;
         Some(((), (news, pace)))
     })
+}
+
+/// The beats on which `look` sees something else than on the one before.
+fn differing<T: PartialEq>(beats: impl Stream<Item = ()>, look: impl Fn() -> T) -> impl Stream<Item = ()> {
+    let mut known = None;
+    beats.filter(move |()| {
+        let now = Some(look());
+        let changed = known != now;
+        known = now;
+        std::future::ready(changed)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_beat_on_which_the_configs_are_others_is_a_change_and_no_other_is() {
+        let looks = RefCell::new(vec![1, 1, 2, 2, 3].into_iter());
+        let beats = futures::stream::iter([(); 5]);
+        assert_eq!(differing(beats, || looks.borrow_mut().next()).count().await, 3);
+    }
 }

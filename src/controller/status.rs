@@ -31,6 +31,8 @@ pub struct Facts<'a> {
     pub overlap: Option<&'a str>,
     /// What only a person can mend about the children.
     pub blocks: &'a [Block],
+    /// Children that somebody deleted and that somebody's finalizers keep, in words.
+    pub held: &'a [String],
     /// What could not be written this time.
     pub failures: &'a [(ChildKey, String)],
     /// What the deletion waits for.
@@ -49,7 +51,6 @@ pub struct Facts<'a> {
 pub fn status(facts: &Facts<'_>) -> DraDriverConfigStatus {
     let generation = facts.config.metadata.generation;
     let before = facts.config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     let Rollout { desired, ready, .. } = *facts.rollout;
     let mut classes = facts.usage.classes.clone();
     for class in &mut classes {
@@ -171,6 +172,9 @@ fn reconciling(facts: &Facts<'_>) -> Option<(Reason, String)> {
     if let Some((key, message)) = facts.failures.first() {
         return Some((Reason::Retrying, format!("{key} could not be written, it is tried again: {message}")));
     }
+    if let Some(held) = facts.held.first() {
+        return Some((Reason::Retrying, format!("{held}; it is made anew once it is gone")));
+    }
     match &facts.rollout.progress {
         // The DaemonSet itself may be what is blocked: then nothing goes on.
         Progress::Unobserved
@@ -193,11 +197,11 @@ fn healthy(facts: &Facts<'_>) -> (Option<bool>, Reason, String) {
         return (
             Some(false),
             Reason::NodesUnhealthy,
-            format!("{} without a good pool of devices{words}", nodes(*unhealthy)),
+            format!("{} without a good pool of devices{words}", nodes(count(*unhealthy))),
         );
     }
     if *pending > 0 {
-        return (None, Reason::Publishing, format!("{} still to publish devices", nodes(*pending)));
+        return (None, Reason::Publishing, format!("{} still to publish devices", nodes(count(*pending))));
     }
     if facts.rollout.desired == 0 {
         return match facts.rollout.progress {
@@ -205,11 +209,19 @@ fn healthy(facts: &Facts<'_>) -> (Option<bool>, Reason, String) {
             _ => (None, Reason::Publishing, "the plugin has not been rolled out yet".into()),
         };
     }
-    (Some(true), Reason::Healthy, format!("{} with a complete pool of devices", nodes(*publishing)))
+    if count(*publishing) < facts.rollout.desired {
+        let words = format!("{publishing} of {} with a complete pool of devices", nodes(facts.rollout.desired));
+        return (None, Reason::Publishing, words);
+    }
+    (Some(true), Reason::Healthy, format!("{} with a complete pool of devices", nodes(count(*publishing))))
 }
 
-fn nodes(count: usize) -> String {
+fn nodes(count: i32) -> String {
     format!("{count} node{}", if count == 1 { "" } else { "s" })
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 /// Whether two statuses say the same and only count differently.
@@ -233,8 +245,9 @@ pub fn only_counts_differ(before: &DraDriverConfigStatus, after: &DraDriverConfi
 
 /// The message that names the older config.
 pub fn overlap_message(older: &DraDriverConfig, why: &str) -> String {
+    let goes = if older.metadata.deletion_timestamp.is_some() { ", is being deleted" } else { "" };
     format!(
-        "DraDriverConfig {} is older and serves driver {} too, and {why}: give one of the two another spec.driverName, or a spec.nodePlugin.nodeSelector that shares no node",
+        "DraDriverConfig {} is older{goes} and gives out the same devices as driver {}, and {why}: give one of the two a spec.nodePlugin.nodeSelector that shares no node with the other, or delete one",
         older.name_any(),
         older.spec.driver_name()
     )

@@ -33,7 +33,7 @@ pub fn mk_pod(node: &str, ready: bool) -> PluginPod {
 
 /// A node that is up.
 pub fn mk_node(name: &str) -> NodeFacts {
-    NodeFacts { name: name.into(), labels: [].into(), ready: true }
+    NodeFacts { name: name.into(), labels: [].into(), ready: true, tainted: false }
 }
 
 /// One of `count` slices of the driver `dra.cpu` for a node.
@@ -71,6 +71,7 @@ pub fn mk_live(config: &DraDriverConfig, child: &Child) -> Live {
         owner: Owner::Config { uid: config.uid().unwrap(), name: config.name_any() },
         version: 1,
         terminating: false,
+        finalizers: Vec::new(),
         object: child.object.clone(),
     }
 }

@@ -78,7 +78,7 @@ mod tests {
 
     fn claim(pool: &str, device: &str, admin: bool) -> ClaimFacts {
         let held = Held { driver: "dra.cpu".into(), pool: pool.into(), device: device.into(), admin };
-        ClaimFacts { namespace: "ns".into(), name: "c".into(), devices: vec![held] }
+        ClaimFacts { namespace: "ns".into(), name: "c".into(), node: None, devices: vec![held] }
     }
 
     #[test]

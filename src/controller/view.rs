@@ -1,8 +1,9 @@
 //! What of the whole cluster is one config's: its pods, its pools, its claims, and whether an older config wants the same
 //! nodes. Pure.
 //!
-//! Two configs of one driver share its name and part the nodes. A pool is of the config whose placement selects its node;
-//! a node that none selects may still publish (simulated servers do), and counts for each.
+//! Configs of one kind of driver part the nodes, whatever the drivers' names: their devices are the same hardware. Where
+//! they share a name too, a slice or a claim is of the config whose placement selects its node; one of a node that none
+//! selects (simulated servers publish so), or of a node that is not known, counts for each.
 
 use std::{
     borrow::Borrow,
@@ -47,10 +48,16 @@ pub struct View<'a> {
     pub nodes: BTreeMap<&'a str, &'a NodeFacts>,
     /// The pods of its plugin.
     pub pods: Vec<&'a PluginPod>,
+    /// The nodes its plugin may run on that have no pod of it, those without taints first.
+    pub bare: Vec<&'a str>,
     /// The slices of its driver on nodes that no other config of the driver selects.
     pub slices: Vec<&'a ResourceSlice>,
-    /// The slices among them that are of nodes its plugin runs on: no driver will take them back once it is gone.
+    /// The slices among them that no driver takes back once its plugin is gone: of nodes that it selects, and that no other
+    /// config of the driver does.
     pub own_slices: Vec<&'a ResourceSlice>,
+    /// The claims that hold devices of its driver, whether the devices are published at this moment or not, save on nodes
+    /// that another config of the driver selects.
+    pub claims: Vec<&'a ClaimFacts>,
     /// Why it must not run its plugin, in words.
     pub overlap: Option<String>,
 }
@@ -64,44 +71,57 @@ impl<'a> View<'a> {
         let rivals: Vec<_> = snapshot
             .configs
             .iter()
-            .filter(|other| other.metadata.uid != config.metadata.uid && other.spec.driver_name() == driver)
+            .filter(|other| other.metadata.uid != config.metadata.uid && contend(other, config))
+            .map(|other| (other, Placement::of(other)))
             .collect();
-        let others: Vec<_> = rivals.iter().map(|rival| Placement::of(rival)).collect();
-        let node_of = |slice: &ResourceSlice| slice.spec.node_name.as_ref().and_then(|node| nodes.get(node.as_str()));
-        let is_ours = |slice: &ResourceSlice| {
-            slice.spec.driver == driver
-                && node_of(slice)
-                    .is_none_or(|node| own.selects(node) || !others.iter().any(|other| other.selects(node)))
-        };
-        let slices: Vec<&ResourceSlice> =
-            snapshot.slices.iter().map(Borrow::borrow).filter(|slice| is_ours(slice)).collect();
-        let own_slices =
-            slices.iter().copied().filter(|slice| node_of(slice).is_some_and(|node| own.selects(node))).collect();
+        let others: Vec<_> = rivals.iter().filter(|(rival, _)| rival.spec.driver_name() == driver).collect();
+        let known = |node: Option<&String>| node.and_then(|node| nodes.get(node.as_str()).copied());
+        let is_others = |node: &NodeFacts| others.iter().any(|(_, other)| other.selects(node));
+        let is_ours = |node: Option<&String>| known(node).is_none_or(|node| own.selects(node) || !is_others(node));
+        let slices: Vec<&ResourceSlice> = snapshot
+            .slices
+            .iter()
+            .map(Borrow::borrow)
+            .filter(|slice: &&ResourceSlice| slice.spec.driver == driver && is_ours(slice.spec.node_name.as_ref()))
+            .collect();
+        let is_left_behind = |node: &NodeFacts| own.selects(node) && !is_others(node);
+        let own_slices = slices
+            .iter()
+            .copied()
+            .filter(|slice| known(slice.spec.node_name.as_ref()).is_some_and(is_left_behind))
+            .collect();
+        let holds = |claim: &&ClaimFacts| claim.devices.iter().any(|held| held.driver == driver);
+        let claims = snapshot.claims.iter().filter(holds).filter(|claim| is_ours(claim.node.as_ref())).collect();
         let overlap = rivals
             .iter()
-            .zip(&others)
-            .filter(|(rival, _)| rival.metadata.deletion_timestamp.is_none() && is_older(rival, config))
+            .filter(|(rival, _)| stands(rival, driver) && is_older(rival, config))
             .find_map(|(rival, other)| Some(overlap_message(rival, &own.overlap(other, &snapshot.nodes)?)));
         let name = config.name_any();
-        let pods = snapshot.pods.iter().filter(|pod| pod.config == name).collect();
-        Self { nodes, pods, slices, own_slices, overlap }
+        let pods: Vec<_> = snapshot.pods.iter().filter(|pod| pod.config == name).collect();
+        let served: BTreeSet<_> = pods.iter().map(|pod| pod.node.as_str()).collect();
+        let mut bare: Vec<_> =
+            snapshot.nodes.iter().filter(|node| own.selects(node) && !served.contains(node.name.as_str())).collect();
+        bare.sort_by_key(|node| (node.tainted, &node.name));
+        let bare = bare.into_iter().map(|node| node.name.as_str()).collect();
+        Self { nodes, pods, bare, slices, own_slices, claims, overlap }
     }
 
     /// The pools of its slices.
     pub fn pools(&self) -> Vec<Pool<'_>> {
         pools(&self.slices)
     }
+}
 
-    /// The claims that hold devices of these pools.
-    pub fn claims(&self, driver: &str, claims: &'a [ClaimFacts]) -> Vec<&'a ClaimFacts> {
-        let pools: BTreeSet<_> = self.slices.iter().map(|slice| slice.spec.pool.name.as_str()).collect();
-        claims
-            .iter()
-            .filter(|claim| {
-                claim.devices.iter().any(|held| held.driver == driver && pools.contains(held.pool.as_str()))
-            })
-            .collect()
-    }
+/// Whether two configs must not run their plugins on one node: they would give out the same devices, or be one driver to
+/// the kubelet.
+fn contend(other: &DraDriverConfig, config: &DraDriverConfig) -> bool {
+    other.spec.driver_name() == config.spec.driver_name() || other.spec.driver.shares_devices_with(&config.spec.driver)
+}
+
+/// Whether a rival of `driver` is to be waited for. Plugins of one driver hand a node over to one another; those of two
+/// drivers know nothing of each other, and then a rival stands until the last of it is gone.
+fn stands(rival: &DraDriverConfig, driver: &str) -> bool {
+    rival.metadata.deletion_timestamp.is_none() || rival.spec.driver_name() != driver
 }
 
 /// The younger of two configs gives way; names decide between twins.
@@ -143,13 +163,83 @@ mod tests {
         assert_eq!(nodes(&view.slices), ["n1", "sim"]);
         assert_eq!(nodes(&view.own_slices), ["n1"]);
         assert_eq!(view.overlap, None);
-        let held = |pool: &str, driver: &str| ClaimFacts {
+    }
+
+    fn held(node: Option<&str>, driver: &str) -> ClaimFacts {
+        ClaimFacts {
             namespace: "ns".into(),
-            name: pool.into(),
-            devices: vec![Held { driver: driver.into(), pool: pool.into(), device: "c".into(), admin: false }],
+            name: format!("{driver}-{}", node.unwrap_or("anywhere")),
+            node: node.map(Into::into),
+            devices: vec![Held { driver: driver.into(), pool: "p".into(), device: "c".into(), admin: false }],
+        }
+    }
+
+    #[test]
+    fn a_claim_counts_whether_or_not_its_devices_are_published_unless_its_node_is_known_to_be_anothers() {
+        let (a, b) = (selecting("a", "x"), selecting("b", "y"));
+        let snapshot = Snapshot {
+            configs: vec![Arc::new(a.clone()), Arc::new(b)],
+            nodes: vec![labelled("n1", "x"), labelled("n2", "y"), mk_node("sim")],
+            claims: vec![
+                held(Some("n1"), "dra.cpu"),
+                held(Some("n2"), "dra.cpu"),
+                held(Some("sim"), "dra.cpu"),
+                held(Some("gone"), "dra.cpu"),
+                held(None, "dra.cpu"),
+                held(Some("n1"), "gpu"),
+            ],
+            ..Snapshot::default()
         };
-        let claims = [held("n1", "dra.cpu"), held("n2", "dra.cpu"), held("n1", "gpu")];
-        assert_eq!(view.claims("dra.cpu", &claims), [&claims[0]]);
+        let claims: Vec<_> = View::new(&a, &snapshot).claims.iter().map(|claim| claim.name.as_str()).collect();
+        assert_eq!(claims, ["dra.cpu-n1", "dra.cpu-sim", "dra.cpu-gone", "dra.cpu-anywhere"]);
+    }
+
+    #[test]
+    fn slices_that_another_config_takes_over_are_not_left_behind() {
+        let (a, b) = (mk_config("a", &json!({})), selecting("b", "y"));
+        let snapshot = Snapshot {
+            configs: vec![Arc::new(a.clone()), Arc::new(b)],
+            nodes: vec![labelled("n1", "x"), labelled("n2", "y")],
+            slices: ["n1", "n2"].map(|node| Arc::new(mk_slice(node, 1, 1, &["c"]))).into(),
+            ..Snapshot::default()
+        };
+        let view = View::new(&a, &snapshot);
+        assert_eq!((view.slices.len(), view.own_slices.len()), (2, 1));
+        assert_eq!(view.own_slices[0].spec.node_name.as_deref(), Some("n1"));
+    }
+
+    #[test]
+    fn two_drivers_of_one_kind_contend_for_a_node_whatever_their_names_until_the_older_is_gone() {
+        let old = mk_config("a", &json!({"driverName": "a.cpu"}));
+        let young = mk_config("b", &json!({"driverName": "b.cpu"}));
+        let overlap = |old: &DraDriverConfig| {
+            let snapshot = Snapshot {
+                configs: vec![Arc::new(old.clone()), Arc::new(young.clone())],
+                nodes: vec![mk_node("n")],
+                ..Snapshot::default()
+            };
+            View::new(&young, &snapshot).overlap
+        };
+        let words = overlap(&old).unwrap();
+        assert!(words.contains("DraDriverConfig a is older") && words.contains("nodeSelector"), "{words}");
+        assert!(!words.contains("driverName"), "another name helps nobody: {words}");
+        let mut going = old.clone();
+        going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-03-01T00:00:00Z")).unwrap();
+        assert!(overlap(&going).is_some());
+        let mut other_kind = old;
+        other_kind.spec.driver = serde_json::from_value(json!({"memory": {}})).unwrap();
+        assert_eq!(overlap(&other_kind), None);
+    }
+
+    #[test]
+    fn nodes_without_a_pod_are_known_and_those_with_taints_come_last() {
+        let tainted = NodeFacts { tainted: true, ..labelled("a", "x") };
+        let snapshot = Snapshot {
+            nodes: vec![tainted, labelled("b", "x"), labelled("c", "x"), labelled("d", "y")],
+            pods: vec![PluginPod { config: "cfg".into(), ..mk_pod("c", false) }],
+            ..Snapshot::default()
+        };
+        assert_eq!(View::new(&selecting("cfg", "x"), &snapshot).bare, ["b", "a"]);
     }
 
     #[test]

@@ -128,7 +128,7 @@ async fn what_claims_refer_to_cannot_change() {
     });
     let parameters = kube::api::PatchParams::apply("e2e").force();
     let refused = api(&c).patch(CONFIG, &parameters, &kube::api::Patch::Apply(config)).await.unwrap_err();
-    assert!(refused.to_string().contains("create a second DraDriverConfig"), "{refused}");
+    assert!(refused.to_string().contains("delete this DraDriverConfig"), "{refused}");
 }
 
 /// Applies `spec` as config `cpu` and waits until it is Stalled; the reason and the message.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{ContainerStatus, Node, Pod},
+    core::v1::{ContainerStatus, Node, NodeSelector, Pod},
     resource::v1::ResourceClaim,
 };
 use kube::ResourceExt;
@@ -68,6 +68,8 @@ pub struct NodeFacts {
     pub labels: BTreeMap<String, String>,
     /// Whether its kubelet says it is well.
     pub ready: bool,
+    /// Whether a taint keeps pods away that do not tolerate it.
+    pub tainted: bool,
 }
 
 /// A claim, and what it holds.
@@ -77,6 +79,8 @@ pub struct ClaimFacts {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// The node its devices are of, where they are of one.
+    pub node: Option<String>,
     /// The devices allocated to it, of any driver.
     pub devices: Vec<Held>,
 }
@@ -122,9 +126,13 @@ fn node_of(pod: &Pod) -> Option<String> {
     if spec.node_name.is_some() {
         return spec.node_name.clone();
     }
-    let required =
-        spec.affinity.as_ref()?.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()?;
-    required
+    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+    named_node(affinity.required_during_scheduling_ignored_during_execution.as_ref()?)
+}
+
+/// The node that a selector asks for by name.
+fn named_node(selector: &NodeSelector) -> Option<String> {
+    selector
         .node_selector_terms
         .iter()
         .flat_map(|term| term.match_fields.iter().flatten())
@@ -186,10 +194,12 @@ impl NodeFacts {
     /// Keeps what matters of a node.
     pub fn of(node: &Node) -> Self {
         let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         Self {
             name: node.name_any(),
             labels: node.labels().clone(),
             ready: conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True")),
+            tainted: taints.into_iter().flatten().any(|taint| taint.effect != "PreferNoSchedule"),
         }
     }
 }
@@ -197,11 +207,12 @@ impl NodeFacts {
 impl ClaimFacts {
     /// Keeps what matters of a claim.
     pub fn of(claim: &ResourceClaim) -> Self {
-        let results =
-            claim.status.as_ref().and_then(|status| status.allocation.as_ref()?.devices.as_ref()?.results.as_ref());
+        let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+        let results = allocation.and_then(|allocation| allocation.devices.as_ref()?.results.as_ref());
         Self {
             namespace: claim.namespace().unwrap_or_default(),
             name: claim.name_any(),
+            node: allocation.and_then(|allocation| named_node(allocation.node_selector.as_ref()?)),
             devices: results
                 .into_iter()
                 .flatten()
@@ -274,5 +285,19 @@ mod tests {
     fn a_claim_without_allocation_holds_nothing() {
         let claim: ResourceClaim = serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {}})).unwrap();
         assert_eq!(ClaimFacts::of(&claim).devices, []);
+    }
+
+    #[test]
+    fn a_claim_is_of_the_node_whose_devices_it_holds() {
+        let allocation = json!({
+            "devices": {"results": [{"request": "r", "driver": "dra.cpu", "pool": "p", "device": "core-0-0"}]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]},
+        });
+        let claim: ResourceClaim = serde_json::from_value(
+            json!({"metadata": {"name": "c"}, "spec": {}, "status": {"allocation": allocation}}),
+        )
+        .unwrap();
+        let facts = ClaimFacts::of(&claim);
+        assert_eq!((facts.node.as_deref(), facts.devices[0].pool.as_str()), (Some("n1"), "p"));
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     api::DraDriverConfig,
     controller::{
+        apply::FIELD_MANAGER,
         build::{CONFIG_LABEL, MANAGED_BY},
         child::{ChildKey, ChildKind},
     },
@@ -24,6 +25,8 @@ pub struct Live {
     pub version: u64,
     /// Being deleted.
     pub terminating: bool,
+    /// What its deletion waits for.
+    pub finalizers: Vec<String>,
     /// The object, without what the API server alone writes.
     pub object: Value,
 }
@@ -31,7 +34,7 @@ pub struct Live {
 /// Whose an object is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Controlled by a `DraDriverConfig`.
+    /// Made by this operator, and controlled by a `DraDriverConfig`.
     Config {
         /// Its unique id.
         uid: String,
@@ -73,6 +76,7 @@ impl Live {
             version: metadata.resource_version.and_then(|version| version.parse().ok()).unwrap_or(0),
             owner,
             terminating: metadata.deletion_timestamp.is_some(),
+            finalizers: metadata.finalizers.unwrap_or_default(),
             object: data,
         }
     }
@@ -84,6 +88,13 @@ impl Live {
             Owner::Orphan { config: name } => *name == config.name_any(),
             Owner::Foreign(_) => false,
         }
+    }
+
+    /// What keeps it, where it is being deleted.
+    pub fn held(&self) -> Option<String> {
+        let by = || self.finalizers.join(", ");
+        let held = self.terminating && !self.finalizers.is_empty();
+        held.then(|| format!("{} is being deleted and waits for its finalizers: {}", self.key, by()))
     }
 
     /// Whose it is, in words.
@@ -98,13 +109,17 @@ impl Live {
 fn owner(object: &DynamicObject) -> Owner {
     let controller = object.owner_references().iter().find(|owner| owner.controller == Some(true));
     let labels = object.labels();
-    let ours = labels.get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1);
+    // A copy has the labels and the owner of what it was copied from. The API server alone writes who applied an object.
+    let ours = object
+        .managed_fields()
+        .iter()
+        .any(|fields| fields.manager.as_deref() == Some(FIELD_MANAGER) && fields.operation.as_deref() == Some("Apply"));
     match controller {
-        Some(owner) if owner.kind == "DraDriverConfig" && owner.api_version.starts_with(crate::api::GROUP) => {
+        Some(owner) if ours && owner.kind == "DraDriverConfig" && owner.api_version.starts_with(crate::api::GROUP) => {
             Owner::Config { uid: owner.uid.clone(), name: owner.name.clone() }
         }
-        Some(owner) => Owner::Foreign(format!("{} {}", owner.kind, owner.name)),
-        None => match labels.get(CONFIG_LABEL).filter(|_| ours) {
+        Some(owner) if owner.kind != "DraDriverConfig" => Owner::Foreign(format!("{} {}", owner.kind, owner.name)),
+        _ => match labels.get(CONFIG_LABEL).filter(|_| ours) {
             Some(config) => Owner::Orphan { config: config.clone() },
             None => Owner::Foreign(foreign(object)),
         },
@@ -118,11 +133,14 @@ fn foreign(object: &DynamicObject) -> String {
     if let Some(release) = annotations.get("meta.helm.sh/release-name") {
         return format!("Helm release {release}");
     }
-    if let Some(by) = labels.get(MANAGED_BY.0) {
+    if let Some(by) = labels.get(MANAGED_BY.0).filter(|by| *by != MANAGED_BY.1) {
         return format!("{by} (its label app.kubernetes.io/managed-by)");
     }
     let manager = object.managed_fields().iter().find_map(|fields| fields.manager.clone());
-    manager.map_or_else(|| "somebody unknown".into(), |manager| format!("{manager} (its field manager)"))
+    match manager {
+        Some(manager) => format!("{manager} (its field manager)"),
+        None => "somebody unknown".into(),
+    }
 }
 
 #[cfg(test)]
@@ -140,6 +158,11 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": name, "uid": uid}, "spec": {"driver": {}}})).unwrap()
     }
 
+    /// As the API server notes what this operator applied.
+    fn applied() -> Value {
+        json!([{"manager": FIELD_MANAGER, "operation": "Apply", "apiVersion": "resource.k8s.io/v1"}])
+    }
+
     #[test]
     fn an_item_of_a_list_is_of_its_kind_all_the_same() {
         let item =
@@ -151,7 +174,7 @@ mod tests {
     #[test]
     fn an_object_is_its_controllers() {
         let owner = json!({"apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "name": "cpu", "uid": "u1", "controller": true});
-        let ours = live(&json!({"name": "a", "ownerReferences": [owner]}));
+        let ours = live(&json!({"name": "a", "ownerReferences": [owner], "managedFields": applied()}));
         assert!(ours.is_of(&config("cpu", "u1")));
         assert!(!ours.is_of(&config("cpu", "u2")));
         assert_eq!(ours.owner_in_words(), "DraDriverConfig cpu");
@@ -159,9 +182,22 @@ mod tests {
 
     #[test]
     fn an_object_of_ours_that_nothing_controls_may_be_taken_over_by_its_config_alone() {
-        let orphan = live(&json!({"name": "a", "labels": {MANAGED_BY.0: MANAGED_BY.1, CONFIG_LABEL: "cpu"}}));
+        let labels = json!({MANAGED_BY.0: MANAGED_BY.1, CONFIG_LABEL: "cpu"});
+        let orphan = live(&json!({"name": "a", "labels": labels, "managedFields": applied()}));
         assert!(orphan.is_of(&config("cpu", "u9")));
         assert!(!orphan.is_of(&config("other", "u9")));
+    }
+
+    #[test]
+    fn a_copy_of_one_of_our_objects_is_whose_who_made_it() {
+        let owner = json!({"apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "name": "cpu", "uid": "u1", "controller": true});
+        let labels = json!({MANAGED_BY.0: MANAGED_BY.1, CONFIG_LABEL: "cpu"});
+        let by = json!([{"manager": "kubectl-create", "operation": "Update"}]);
+        for owners in [json!([]), json!([owner])] {
+            let copy = live(&json!({"name": "a", "labels": labels, "ownerReferences": owners, "managedFields": by}));
+            assert!(!copy.is_of(&config("cpu", "u1")));
+            assert_eq!(copy.owner_in_words(), "kubectl-create (its field manager)");
+        }
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! What the controller knows of the cluster: one watch a kind, pruned to what decisions need. IO: watches, and a look-up
 //! of what is about to be made.
 
+mod creation;
 mod facts;
+mod guarded;
 mod live;
 mod watch;
 
+pub use creation::refusal;
 pub use facts::{ClaimFacts, Held, NodeFacts, PluginPod, Trouble, TroubleKind};
+pub use guarded::Guarded;
 pub use live::{Live, Owner};
 pub use watch::{Caches, Changes, WatchError, child_api};

@@ -15,11 +15,11 @@ use crate::{
     controller::{
         build,
         child::ChildKind,
-        health::{self, Before, Health},
-        observe::Live,
+        health::{self, Before, Health, Podless},
+        observe::{ClaimFacts, Live},
         rollout::{self, Rollout},
         usage::{self, Usage},
-        view::{Snapshot, View},
+        view::View,
     },
     policy::preview::{MatchError, Matcher},
 };
@@ -31,39 +31,56 @@ pub(super) struct Judged {
     pub(super) usage: Usage,
 }
 
-/// Judges `children` as they are live, the pods, the pools and the claims.
-pub(super) fn judge(
-    config: &DraDriverConfig,
-    children: &[Live],
-    snapshot: &Snapshot,
-    view: &View<'_>,
-    memory: &mut Remembered,
-    now: Timestamp,
-) -> Judged {
-    let daemon_set = children
-        .iter()
-        .find(|live| live.key.kind == ChildKind::DaemonSet && live.key.name == build::plugin_name(config));
-    let rollout = rollout::judge(daemon_set.filter(|live| live.is_of(config)), &view.pods, &view.nodes);
+/// The plugin's DaemonSet among `children`.
+pub(super) fn daemon_set<'a>(config: &DraDriverConfig, children: &'a [Live]) -> Option<&'a Live> {
+    let name = build::plugin_name(config);
+    let is_it = |live: &&Live| live.key.kind == ChildKind::DaemonSet && live.key.name == name && live.is_of(config);
+    children.iter().find(is_it)
+}
+
+/// What is judged.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    /// The children as they are live.
+    pub(super) children: &'a [Live],
+    /// Every claim.
+    pub(super) claims: &'a [ClaimFacts],
+    /// The config's part of the cluster.
+    pub(super) view: &'a View<'a>,
+    /// What the API server said to an attempt to make a pod.
+    pub(super) refusal: Option<&'a str>,
+}
+
+/// Judges the children, the pods, the pools and the claims.
+pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Remembered, now: Timestamp) -> Judged {
+    let Seen { children, claims, view, refusal } = seen;
+    let rollout = rollout::judge(daemon_set(config, children), &view.pods, &view.nodes, refusal);
+    let podless = Podless { nodes: &view.bare[..rollout.missing.min(view.bare.len())], why: refusal };
     let pools = view.pools();
     let pools: Vec<_> = pools.iter().collect();
     let problems = config.status.as_ref().and_then(|status| status.problems.as_ref()).map(|problems| &problems.first);
     let before = Before { unwell: memory.unwell.as_ref(), problems: problems.map(Vec::as_slice).unwrap_or_default() };
     let deadline = config.spec.health().publish_deadline();
-    let health = health::judge(&view.pods, &view.nodes, &pools, deadline, before, now);
+    let health = health::judge(&view.pods, podless, &view.nodes, &pools, deadline, before, now);
     let matchers = matchers(config, children, &mut memory.matchers);
     let names: Vec<_> = config.spec.device_classes.iter().map(|class| class.name.as_str()).collect();
     let driver = config.spec.driver_name();
-    let usage = usage::count(driver, &pools, &snapshot.claims, &names, |class, device| {
+    let usage = usage::count(driver, &pools, claims, &names, |class, device| {
         let Some(matcher) = matchers.get(class) else { return Err("NotMade") };
         matcher.matches(driver, device).map_err(|error| match error {
             MatchError::Unknown(_) => "NotCounted",
             MatchError::Aborts(_) => "AbortsClaims",
         })
     });
-    memory.counted = Counted {
-        ready: rollout.ready.into(),
-        unhealthy: i64::try_from(health.unhealthy).unwrap_or(i64::MAX),
-        devices: usage.devices.total.into(),
+    // What another config serves is counted there.
+    memory.counted = if view.overlap.is_some() {
+        Counted::default()
+    } else {
+        Counted {
+            ready: rollout.ready.into(),
+            unhealthy: i64::try_from(health.unhealthy).unwrap_or(i64::MAX),
+            devices: usage.devices.total.into(),
+        }
     };
     Judged { rollout, health, usage }
 }
@@ -101,6 +118,7 @@ mod tests {
     use crate::controller::{
         build::Settings,
         testing::{at, mk_config, mk_live, mk_node, mk_pod, mk_slice},
+        view::Snapshot,
     };
 
     fn live(config: &DraDriverConfig) -> Vec<Live> {
@@ -122,9 +140,29 @@ mod tests {
         there.retain(|live| live.key.name != "b");
         let wanted = classes("false");
         let view = View::new(&wanted, &snapshot);
-        let usage = judge(&wanted, &there, &snapshot, &view, &mut Remembered::default(), at(0)).usage;
+        let seen = Seen { children: &there, claims: &[], view: &view, refusal: None };
+        let usage = judge(&wanted, seen, &mut Remembered::default(), at(0)).usage;
         let counted: Vec<_> = usage.classes.iter().map(|class| (class.devices, class.reason.as_deref())).collect();
         assert_eq!(counted, [(1, None), (0, Some("NotMade"))]);
+    }
+
+    #[test]
+    fn devices_that_an_older_config_serves_are_counted_there_alone() {
+        let (old, young) = (mk_config("a", &json!({})), mk_config("b", &json!({})));
+        let snapshot = Snapshot {
+            configs: vec![Arc::new(old.clone()), Arc::new(young.clone())],
+            nodes: vec![mk_node("n")],
+            slices: vec![Arc::new(mk_slice("n", 1, 1, &["core-0-0"]))],
+            ..Snapshot::default()
+        };
+        let counted = |config: &DraDriverConfig| {
+            let view = View::new(config, &snapshot);
+            let mut memory = Remembered::default();
+            let seen = Seen { children: &[], claims: &[], view: &view, refusal: None };
+            judge(config, seen, &mut memory, at(0));
+            memory.counted.devices
+        };
+        assert_eq!((counted(&old), counted(&young)), (1, 0));
     }
 
     #[test]
@@ -148,7 +186,8 @@ mod tests {
         let children = live(&config);
         let start = Instant::now();
         let view = View::new(&config, &snapshot);
-        let judged = judge(&config, &children, &snapshot, &view, &mut memory, at(0));
+        let seen = Seen { children: &children, claims: &[], view: &view, refusal: None };
+        let judged = judge(&config, seen, &mut memory, at(0));
         assert_eq!((judged.health.publishing, judged.usage.devices.total), (1000, 64_000));
         // An unoptimised build on a busy machine; an optimised one takes a tenth.
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());

@@ -4,16 +4,12 @@ use jiff::{SignedDuration, Timestamp};
 use kube::{
     Api, Resource, ResourceExt,
     api::{Patch, PatchParams},
-    core::{ApiResource, DynamicObject},
-    runtime::{
-        controller::Action,
-        events::{Event, EventType},
-    },
+    runtime::events::{Event, EventType},
 };
 use serde_json::{Value, json};
 
 use super::{
-    Context, Error, Guarded,
+    Context, Error, Looked,
     memory::{Remembered, version},
 };
 use crate::{
@@ -23,6 +19,7 @@ use crate::{
         build::APPLIED_HASH,
         events,
         metrics::Verb,
+        observe::Guarded,
         status,
     },
 };
@@ -55,22 +52,15 @@ impl Context {
             return Ok(());
         }
         let before = config.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-        let name = config.name_any();
-        let uid = config.uid();
-        let object = status_object(&name, uid.as_deref(), &serde_json::to_value(&status).unwrap_or_default());
-        let written = self.patch_status(&name, &object).await.map_err(|error| write_error("status", config, error))?;
-        memory.written = written.0.ok().map(|config| (version(&config), now, status.clone()));
+        // The whole of it, whoever wrote what of it before: what is left of another's is neither true nor ours to take back.
+        let patch = json!([{"op": "test", "path": "/metadata/uid", "value": config.uid()},
+                           {"op": "add", "path": "/status", "value": status}]);
+        let written = self.patch(config, "status", patch).await?;
+        memory.written = written.map(|written| (version(&written.config), now, status.clone()));
         for event in events::transitions(&before, &status.conditions) {
             self.tell(config, event).await;
         }
         Ok(())
-    }
-
-    pub(super) async fn patch_status(&self, name: &str, object: &Value) -> Result<Guarded, kube::Error> {
-        let api: Api<Guarded> = Api::all(self.writer.client.clone());
-        self.writer.metrics.wrote("DraDriverConfig", Verb::Status);
-        let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        api.patch_status(name, &parameters, &Patch::Apply(object)).await
     }
 
     pub(super) async fn add_finalizer(&self, config: &DraDriverConfig) -> Result<(), Error> {
@@ -85,57 +75,58 @@ impl Context {
             json!([{"op": "test", "path": "/metadata/uid", "value": config.uid()},
                    {"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER}])
         };
-        self.patch_finalizer(config, patch).await
+        self.patch(config, "finalizer", patch).await.map(|_| ())
     }
 
     pub(super) async fn remove_finalizer(&self, config: &DraDriverConfig) -> Result<(), Error> {
         let Some(index) = config.finalizers().iter().position(|finalizer| finalizer == FINALIZER) else {
             return Ok(());
         };
-        let path = format!("/metadata/finalizers/{index}");
-        self.patch_finalizer(
-            config,
-            json!([{"op": "test", "path": path, "value": FINALIZER}, {"op": "remove", "path": path}]),
-        )
-        .await
+        let ours = format!("/metadata/finalizers/{index}");
+        let removal = json!([{"op": "test", "path": ours, "value": FINALIZER}, {"op": "remove", "path": ours}]);
+        self.patch(config, "finalizer", removal).await.map(|_| ())
     }
 
-    pub(super) async fn patch_finalizer(&self, config: &DraDriverConfig, patch: Value) -> Result<(), Error> {
+    /// Patches the object or its status; what came of it, or nothing where the object is gone.
+    async fn patch(
+        &self,
+        config: &DraDriverConfig,
+        what: &'static str,
+        patch: Value,
+    ) -> Result<Option<Guarded>, Error> {
         let api: Api<Guarded> = Api::all(self.writer.client.clone());
-        let patch = serde_json::from_value(patch).map(Patch::<()>::Json);
-        let Ok(patch) = patch else { return Ok(()) };
-        self.writer.metrics.wrote("DraDriverConfig", Verb::Finalizer);
-        match api.patch(&config.name_any(), &PatchParams::default(), &patch).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(write_error("finalizer", config, error)),
+        let Ok(patch) = serde_json::from_value(patch).map(Patch::<()>::Json) else { return Ok(None) };
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        let name = config.name_any();
+        let patched = if what == "status" {
+            self.writer.metrics.wrote("DraDriverConfig", Verb::Status);
+            api.patch_status(&name, &parameters, &patch).await
+        } else {
+            self.writer.metrics.wrote("DraDriverConfig", Verb::Finalizer);
+            api.patch(&name, &parameters, &patch).await
+        };
+        match patched {
+            Ok(patched) => Ok(Some(patched)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(write_error(what, config, error)),
         }
     }
 
     /// Tells an object that cannot be read that it cannot.
-    pub(super) async fn say_invalid(&self, name: Option<&str>, error: &str) -> Result<Action, Error> {
-        let Some(name) = name else { return Ok(Action::await_change()) };
-        let written = |error| Error::Write { what: "status", name: name.to_owned(), error: Box::new(error) };
-        let api: Api<DynamicObject> =
-            Api::all_with(self.writer.client.clone(), &ApiResource::erase::<DraDriverConfig>(&()));
-        let Some(object) = api.get_opt(name).await.map_err(written)? else { return Ok(Action::await_change()) };
-        let before: DraDriverConfigStatus = object
-            .data
-            .get("status")
-            .and_then(|status| serde_json::from_value(status.clone()).ok())
-            .unwrap_or_default();
-        let status = status::invalid(&before, object.metadata.generation, error, Timestamp::now());
-        if before == status {
-            return Ok(Action::await_change());
+    pub(super) async fn say_invalid(
+        &self,
+        config: &DraDriverConfig,
+        error: &str,
+        memory: &mut Remembered,
+        now: Timestamp,
+    ) -> Result<Looked, Error> {
+        let before = config.status.clone().unwrap_or_default();
+        let status = status::invalid(&before, config.metadata.generation, error, now);
+        if status != before {
+            self.writer.metrics.failed("invalid_object");
         }
-        let value = serde_json::to_value(&status).unwrap_or_default();
-        self.patch_status(name, &status_object(name, object.uid().as_deref(), &value)).await.map_err(written)?;
-        self.writer.metrics.failed("invalid_object");
-        let resource = ApiResource::erase::<DraDriverConfig>(&());
-        for event in events::transitions(&before.conditions, &status.conditions) {
-            self.publish(&event, &object.object_ref(&resource)).await;
-        }
-        Ok(Action::await_change())
+        self.write_status(config, status, memory, now).await?;
+        Ok(Looked::default())
     }
 
     pub(super) async fn tell_written(&self, config: &DraDriverConfig, report: &Report) {
@@ -143,10 +134,18 @@ impl Context {
             tracing::info!(config = config.name_any(), child = %key, because, "wrote");
             // A roll-out's own first objects are no news; what somebody changed by hand is.
             let edited = because.ends_with("was different") && !because.contains(APPLIED_HASH);
-            if edited && config.metadata.generation == observed(config) {
+            let kept = !report.dropped.iter().any(|(dropped, _)| dropped == key);
+            if edited && kept && config.metadata.generation == observed(config) {
                 let note = format!("{key} was put right: {because}");
                 self.tell(config, events::event(EventType::Normal, "DriftCorrected", "Apply", note)).await;
             }
+        }
+        for (key, path) in &report.dropped {
+            tracing::warn!(config = config.name_any(), child = %key, path, "not kept as written");
+            let note = format!(
+                "{key}: the API server takes it and does not keep {path} as it was written: a feature gate is off, or a webhook changes it"
+            );
+            self.tell(config, events::event(EventType::Warning, "NotKept", "Apply", note)).await;
         }
         for (key, message) in &report.failures {
             tracing::warn!(config = config.name_any(), child = %key, error = message, "could not be written");
@@ -167,13 +166,6 @@ impl Context {
 
 fn observed(config: &DraDriverConfig) -> Option<i64> {
     config.status.as_ref()?.observed_generation
-}
-
-fn status_object(name: &str, uid: Option<&str>, status: &Value) -> Value {
-    json!({
-        "apiVersion": DraDriverConfig::api_version(&()), "kind": DraDriverConfig::kind(&()),
-        "metadata": {"name": name, "uid": uid}, "status": status,
-    })
 }
 
 pub(super) fn write_error(what: &'static str, config: &DraDriverConfig, error: kube::Error) -> Error {

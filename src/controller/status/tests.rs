@@ -12,26 +12,32 @@ use crate::{
 };
 
 fn rollout(desired: i32, ready: i32, progress: Progress) -> Rollout {
-    Rollout { desired, ready, progress }
+    Rollout { desired, ready, missing: 0, progress }
 }
 
 /// The status of a config that serves on one node, with the facts changed by `change`.
 fn status_with(change: impl for<'a> FnOnce(&mut Facts<'a>, &'a Held)) -> DraDriverConfigStatus {
     let held = Held::default();
-    let mut facts = Facts {
+    let mut facts = facts_of(&held);
+    change(&mut facts, &held);
+    status(&facts)
+}
+
+/// The facts of a config that serves on one node.
+fn facts_of(held: &Held) -> Facts<'_> {
+    Facts {
         config: &held.config,
         lacks: None,
         overlap: None,
         blocks: &[],
+        held: &[],
         failures: &[],
         deletion: None,
         rollout: &held.serving,
         health: &held.healthy,
         usage: &held.usage,
         now: at(100),
-    };
-    change(&mut facts, &held);
-    status(&facts)
+    }
 }
 
 /// What facts may borrow.
@@ -50,6 +56,7 @@ struct Held {
     usage: Usage,
     taken: [Block; 2],
     failures: [(ChildKey, String); 1],
+    kept: [String; 1],
     waiting: Waiting,
 }
 
@@ -87,6 +94,7 @@ impl Default for Held {
                 Block::Refused { key: key(ChildKind::DaemonSet, "d"), message: "no".into() },
             ],
             failures: [(key(ChildKind::DaemonSet, "d"), "etcd is away".into())],
+            kept: ["DaemonSet d is being deleted and waits for its finalizers: f".into()],
             waiting: Waiting::Claims("waiting for ns/c".into()),
         }
     }
@@ -112,6 +120,7 @@ fn what_takes_its_time_is_reconciling_and_never_stalled() {
         (status_with(|facts, held| facts.rollout = &held.unobserved), "RollingOut"),
         (status_with(|facts, held| facts.rollout = &held.halted), "RolloutBlocked"),
         (status_with(|facts, held| facts.failures = &held.failures), "Retrying"),
+        (status_with(|facts, held| facts.held = &held.kept), "Retrying"),
         (status_with(|facts, held| facts.config = &held.going), "Deleting"),
         (status_with(|facts, held| facts.deletion = Some(&held.waiting)), "WaitingForClaims"),
     ] {
@@ -158,6 +167,16 @@ fn the_health_of_devices_makes_nothing_else_false() {
 }
 
 #[test]
+fn devices_are_healthy_only_where_every_node_that_should_publishes() {
+    let (three, none) = (rollout(3, 2, Progress::Done), Health::default());
+    for health in [&none, &Held::default().healthy] {
+        let held = Held::default();
+        let facts = Facts { rollout: &three, health, ..facts_of(&held) };
+        assert_eq!(said(&status(&facts))[1], "ResourcesHealthy=Unknown/Publishing");
+    }
+}
+
+#[test]
 fn no_node_selected_is_ready_and_said() {
     let status = status_with(|facts, held| facts.rollout = &held.nowhere);
     assert_eq!(said(&status)[..2], ["Ready=True/NoNodes", "ResourcesHealthy=True/NoNodes"]);
@@ -169,18 +188,7 @@ fn a_class_says_why_it_is_not_there_or_matches_nothing() {
     assert_eq!(taken.device_classes[0].reason.as_deref(), Some("NameTaken"));
     let mut held = Held::default();
     held.usage.classes[0].devices = 0;
-    let facts = Facts {
-        config: &held.config,
-        lacks: None,
-        overlap: None,
-        blocks: &[],
-        failures: &[],
-        deletion: None,
-        rollout: &held.serving,
-        health: &held.healthy,
-        usage: &held.usage,
-        now: at(100),
-    };
+    let facts = facts_of(&held);
     assert_eq!(status(&facts).device_classes[0].reason.as_deref(), Some("MatchesNothing"));
 }
 
