@@ -40,6 +40,8 @@ use object::write_error;
 
 /// Somebody else's object may go without an event that is watched.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
+/// Why a pod cannot be made is said some moments after it should have been, and not watched.
+const ASK_WHY: Duration = Duration::from_secs(5);
 /// A look that takes longer hangs; the client itself gives an answer up only after minutes.
 const LONGEST_LOOK: Duration = Duration::from_mins(1);
 /// The longest pause between attempts.
@@ -151,6 +153,8 @@ struct Looked {
     report: Report,
     blocks: Vec<Block>,
     next_deadline: Option<Timestamp>,
+    /// Whether pods that should be there are not, and whether it is known why.
+    podless: Option<bool>,
     gone: bool,
 }
 
@@ -162,7 +166,8 @@ impl Looked {
         let taken = self.blocks.iter().any(|block| !matches!(block, Block::Unbuildable { .. }));
         let look_again = taken.then_some(LOOK_AGAIN);
         let deadline = self.next_deadline.map(|due| until(due, now));
-        match look_again.into_iter().chain(deadline).chain(others).min() {
+        let podless = self.podless.map(|why| if why { LOOK_AGAIN } else { ASK_WHY });
+        match look_again.into_iter().chain(deadline).chain(podless).chain(others).min() {
             Some(pause) => Action::requeue(pause),
             None => Action::await_change(),
         }
@@ -250,7 +255,8 @@ impl Context {
         self.tell_written(config, &report).await;
         self.write_status(config, status, memory, now).await?;
         memory.unwell = Some(judged.health.unwell);
-        Ok(Looked { report, blocks, next_deadline: judged.health.next_deadline, gone: false })
+        let podless = (judged.rollout.missing > 0).then_some(refusal.is_some());
+        Ok(Looked { report, blocks, next_deadline: judged.health.next_deadline, podless, gone: false })
     }
 
     /// Takes the next step of the config's deletion.

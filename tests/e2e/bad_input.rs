@@ -218,8 +218,18 @@ async fn an_object_that_cannot_be_read_says_so_and_stops_no_other() {
 
 #[tokio::test]
 async fn two_configs_of_one_driver_on_one_node_stall_the_younger_which_names_the_older() {
-    let c = Cluster::with_driver("overlap").await;
+    overlap("overlap", "dra.cpu").await;
+}
+
+#[tokio::test]
+async fn another_driver_name_makes_the_cpus_of_a_node_no_others() {
+    overlap("overlap-of-kind", "other.cpu").await;
+}
+
+async fn overlap(namespace: &str, younger_driver: &str) {
+    let c = Cluster::with_driver(namespace).await;
     let mut spec = c.spec();
+    spec["driverName"] = json!(younger_driver);
     spec["deviceClasses"] = json!([{"name": "younger-class", "preset": "Intel"}]);
     c.apply_config("younger", spec).await;
     let younger = c

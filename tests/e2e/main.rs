@@ -13,3 +13,4 @@ mod leader;
 mod lifecycle;
 mod pinning;
 mod support;
+mod tampering;
