@@ -128,12 +128,15 @@ pub enum DeletionPolicy {
 }
 
 impl Driver {
-    /// Whether the two give out the same devices of a node, whatever their names: then only one may run there.
-    pub fn shares_devices_with(&self, other: &Self) -> bool {
-        let both = |has: fn(&Self) -> bool| has(self) && has(other);
-        both(|driver| driver.cpu.is_some())
-            || both(|driver| driver.memory.is_some())
-            || both(|driver| driver.network.is_some())
+    /// The kind of devices that it gives out: only one driver of a kind may run on a node, whatever their names. None of an
+    /// external driver, which may serve anything.
+    pub fn devices(&self) -> Option<&'static str> {
+        match self {
+            Self { cpu: Some(_), .. } => Some("cpu"),
+            Self { memory: Some(_), .. } => Some("memory"),
+            Self { network: Some(_), .. } => Some("network"),
+            _ => None,
+        }
     }
 }
 

@@ -245,9 +245,8 @@ pub fn only_counts_differ(before: &DraDriverConfigStatus, after: &DraDriverConfi
 
 /// The message that names the older config.
 pub fn overlap_message(older: &DraDriverConfig, why: &str) -> String {
-    let goes = if older.metadata.deletion_timestamp.is_some() { ", is being deleted" } else { "" };
     format!(
-        "DraDriverConfig {} is older{goes} and gives out the same devices as driver {}, and {why}: give one of the two a spec.nodePlugin.nodeSelector that shares no node with the other, or delete one",
+        "DraDriverConfig {} is older and gives out the same devices as driver {}, and {why}: give one of the two a spec.nodePlugin.nodeSelector that shares no node with the other, or delete one",
         older.name_any(),
         older.spec.driver_name()
     )

@@ -1,7 +1,8 @@
 //! What of the whole cluster is one config's: its pods, its pools, its claims, and whether an older config wants the same
 //! nodes. Pure.
 //!
-//! Configs of one kind of driver part the nodes, whatever the drivers' names: their devices are the same hardware. Where
+//! Configs of one kind of driver part the nodes, whatever the drivers' names: their devices are the same hardware. (One that
+//! is being deleted stands in nobody's way here: its pods keep a successor's off their nodes until they are gone.) Where
 //! they share a name too, a slice or a claim is of the config whose placement selects its node; one of a node that none
 //! selects (simulated servers publish so), or of a node that is not known, counts for each.
 
@@ -94,7 +95,7 @@ impl<'a> View<'a> {
         let claims = snapshot.claims.iter().filter(holds).filter(|claim| is_ours(claim.node.as_ref())).collect();
         let overlap = rivals
             .iter()
-            .filter(|(rival, _)| stands(rival, driver) && is_older(rival, config))
+            .filter(|(rival, _)| rival.metadata.deletion_timestamp.is_none() && is_older(rival, config))
             .find_map(|(rival, other)| Some(overlap_message(rival, &own.overlap(other, &snapshot.nodes)?)));
         let name = config.name_any();
         let pods: Vec<_> = snapshot.pods.iter().filter(|pod| pod.config == name).collect();
@@ -115,13 +116,8 @@ impl<'a> View<'a> {
 /// Whether two configs must not run their plugins on one node: they would give out the same devices, or be one driver to
 /// the kubelet.
 fn contend(other: &DraDriverConfig, config: &DraDriverConfig) -> bool {
-    other.spec.driver_name() == config.spec.driver_name() || other.spec.driver.shares_devices_with(&config.spec.driver)
-}
-
-/// Whether a rival of `driver` is to be waited for. Plugins of one driver hand a node over to one another; those of two
-/// drivers know nothing of each other, and then a rival stands until the last of it is gone.
-fn stands(rival: &DraDriverConfig, driver: &str) -> bool {
-    rival.metadata.deletion_timestamp.is_none() || rival.spec.driver_name() != driver
+    let devices = config.spec.driver.devices();
+    other.spec.driver_name() == config.spec.driver_name() || devices.is_some() && other.spec.driver.devices() == devices
 }
 
 /// The younger of two configs gives way; names decide between twins.
@@ -209,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn two_drivers_of_one_kind_contend_for_a_node_whatever_their_names_until_the_older_is_gone() {
+    fn two_drivers_of_one_kind_contend_for_a_node_whatever_their_names() {
         let old = mk_config("a", &json!({"driverName": "a.cpu"}));
         let young = mk_config("b", &json!({"driverName": "b.cpu"}));
         let overlap = |old: &DraDriverConfig| {
@@ -223,9 +219,6 @@ mod tests {
         let words = overlap(&old).unwrap();
         assert!(words.contains("DraDriverConfig a is older") && words.contains("nodeSelector"), "{words}");
         assert!(!words.contains("driverName"), "another name helps nobody: {words}");
-        let mut going = old.clone();
-        going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-03-01T00:00:00Z")).unwrap();
-        assert!(overlap(&going).is_some());
         let mut other_kind = old;
         other_kind.spec.driver = serde_json::from_value(json!({"memory": {}})).unwrap();
         assert_eq!(overlap(&other_kind), None);

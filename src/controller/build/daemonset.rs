@@ -8,19 +8,21 @@ use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet},
         core::v1::{
-            Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, HostPathVolumeSource,
-            LocalObjectReference, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-            ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
+            Affinity, Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
+            HostPathVolumeSource, LocalObjectReference, ObjectFieldSelector, PodAffinityTerm, PodSecurityContext,
+            PodSpec, PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume,
+            VolumeMount,
         },
     },
     apimachinery::pkg::{
         api::resource::Quantity,
-        apis::meta::v1::{LabelSelector, ObjectMeta},
+        apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta},
         util::intstr::IntOrString,
     },
 };
+use kube::ResourceExt;
 
-use super::{HTTP_PORT, Settings, labels, metadata, plugin_name, selector_labels};
+use super::{CONFIG_LABEL, DEVICES_LABEL, HTTP_PORT, Settings, labels, metadata, plugin_name, selector_labels};
 use crate::api::{CpuDriver, DraDriverConfig, Granularity, ImagePullPolicy, LogLevel, NodePlugin, Pinning};
 
 /// The DaemonSet.
@@ -29,10 +31,13 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> DaemonSet 
     let name = plugin_name(config);
     let mut labels = labels(config);
     labels.extend(plugin.labels.clone().unwrap_or_default());
+    let devices = config.spec.driver.devices();
+    let pod_labels = devices.map(|devices| (DEVICES_LABEL.to_owned(), devices.to_owned()));
+    let pod_labels = labels.clone().into_iter().chain(pod_labels).collect();
     DaemonSet {
         metadata: ObjectMeta {
             namespace: Some(settings.namespace.clone()),
-            labels: Some(labels.clone()),
+            labels: Some(labels),
             annotations: plugin.annotations.clone(),
             ..metadata(config, name.clone())
         },
@@ -41,7 +46,7 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> DaemonSet 
             update_strategy: Some(update_strategy(&plugin)),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
-                    labels: Some(labels),
+                    labels: Some(pod_labels),
                     annotations: plugin.annotations.clone(),
                     ..ObjectMeta::default()
                 }),
@@ -79,7 +84,7 @@ fn pod(config: &DraDriverConfig, plugin: &NodePlugin, settings: &Settings, servi
         }),
         priority_class_name: Some(plugin.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".into())),
         node_selector: plugin.node_selector.clone(),
-        affinity: plugin.affinity.clone(),
+        affinity: affinity(config, plugin),
         tolerations: Some(
             plugin
                 .tolerations
@@ -103,6 +108,29 @@ fn pod(config: &DraDriverConfig, plugin: &NodePlugin, settings: &Settings, servi
         ),
         ..PodSpec::default()
     }
+}
+
+/// Keeps the pod off nodes with the plugin of another config for the same devices, also where a node came to be both's
+/// only later: the two would give out the same hardware.
+fn affinity(config: &DraDriverConfig, plugin: &NodePlugin) -> Option<Affinity> {
+    let Some(devices) = config.spec.driver.devices() else { return plugin.affinity.clone() };
+    let another = LabelSelectorRequirement {
+        key: CONFIG_LABEL.into(),
+        operator: "NotIn".into(),
+        values: Some(vec![config.name_any()]),
+    };
+    let rival = PodAffinityTerm {
+        label_selector: Some(LabelSelector {
+            match_labels: Some([(DEVICES_LABEL.to_owned(), devices.to_owned())].into()),
+            match_expressions: Some(vec![another]),
+        }),
+        topology_key: "kubernetes.io/hostname".into(),
+        ..PodAffinityTerm::default()
+    };
+    let mut affinity = plugin.affinity.clone().unwrap_or_default();
+    let keep_off = affinity.pod_anti_affinity.get_or_insert_default();
+    keep_off.required_during_scheduling_ignored_during_execution.get_or_insert_default().push(rival);
+    Some(affinity)
 }
 
 fn container(
@@ -251,6 +279,27 @@ mod tests {
 
     use super::*;
     use crate::controller::testing::mk_config;
+
+    #[test]
+    fn plugins_for_the_same_devices_keep_off_one_another_and_the_admins_affinity_stays() {
+        let set = |spec| build(&mk_config("cpu", &spec), &Settings::default());
+        let template = set(json!({})).spec.template;
+        assert_eq!(template.metadata.unwrap().labels.unwrap()[DEVICES_LABEL], "cpu");
+        let rival = json!({
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {
+                "matchLabels": {DEVICES_LABEL: "cpu"},
+                "matchExpressions": [{"key": CONFIG_LABEL, "operator": "NotIn", "values": ["cpu"]}],
+            },
+        });
+        let affinity = |set: DaemonSet| serde_json::to_value(set.spec.template.spec.unwrap().affinity).unwrap();
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        assert_eq!(affinity(set(json!({}))), json!({"podAntiAffinity": {required: [rival]}}));
+        let own = json!({"topologyKey": "zone"});
+        let given = json!({"nodeAffinity": {}, "podAntiAffinity": {required: [own]}});
+        let both = affinity(set(json!({"nodePlugin": {"affinity": given}})));
+        assert_eq!(both, json!({"nodeAffinity": {}, "podAntiAffinity": {required: [own, rival]}}));
+    }
 
     #[test]
     fn plugins_are_pulled_as_the_controller_is() {

@@ -22,6 +22,8 @@ use crate::{api::DraDriverConfig, policy};
 
 /// Label with the name of the `DraDriverConfig` a child is for.
 pub const CONFIG_LABEL: &str = "dra-operator.dev/config";
+/// Label of plugin pods with the kind of devices they give out.
+pub const DEVICES_LABEL: &str = "dra-operator.dev/devices";
 /// Label and value by which the operator's children are found.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "dra-operator");
 /// Label and value of node plugin objects.
