@@ -215,31 +215,3 @@ async fn an_object_that_cannot_be_read_says_so_and_stops_no_other() {
     c.config_is_ready(CONFIG).await;
     c.delete_and_wait(&api(&c), "unreadable").await;
 }
-
-#[tokio::test]
-async fn two_configs_of_one_driver_on_one_node_stall_the_younger_which_names_the_older() {
-    overlap("overlap", "dra.cpu").await;
-}
-
-#[tokio::test]
-async fn another_driver_name_makes_the_cpus_of_a_node_no_others() {
-    overlap("overlap-of-kind", "other.cpu").await;
-}
-
-async fn overlap(namespace: &str, younger_driver: &str) {
-    let c = Cluster::with_driver(namespace).await;
-    let mut spec = c.spec();
-    spec["driverName"] = json!(younger_driver);
-    spec["deviceClasses"] = json!([{"name": "younger-class", "preset": "Intel"}]);
-    c.apply_config("younger", spec).await;
-    let younger = c
-        .config_where("younger", "is stalled", |config| condition(config, "Stalled").is_some_and(|(s, ..)| s == "True"))
-        .await;
-    let (_, reason, message) = condition(&younger, "Stalled").unwrap();
-    assert_eq!(reason, "NodeSelectorOverlap");
-    assert!(message.contains("DraDriverConfig cpu is older") && message.contains("nodeSelector"), "{message}");
-    assert!(c.class("younger-class").await.is_none(), "nothing is made for it");
-    c.delete_config(CONFIG).await;
-    c.config_is_ready("younger").await;
-    c.delete_config("younger").await;
-}

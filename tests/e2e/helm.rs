@@ -76,7 +76,7 @@ async fn left(c: &Cluster) -> Vec<String> {
     let ours = ListParams::default().labels("app.kubernetes.io/name=dra-operator");
     let mut left: Vec<String> = Vec::new();
     let discovery = Discovery::new(c.client.clone()).run().await.unwrap();
-    let kinds = discovery.groups().flat_map(|group| group.recommended_resources());
+    let kinds = discovery.groups().flat_map(kube::discovery::ApiGroup::recommended_resources);
     for (resource, _) in kinds.filter(|(_, capabilities)| capabilities.supports_operation(verbs::LIST)) {
         let objects = Api::<DynamicObject>::all_with(c.client.clone(), &resource).list(&ours).await;
         for object in objects.unwrap_or_else(|error| panic!("{}: {error}", resource.kind)) {

@@ -12,5 +12,6 @@ mod helm;
 mod leader;
 mod lifecycle;
 mod pinning;
+mod rivals;
 mod support;
 mod tampering;
