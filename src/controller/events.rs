@@ -5,7 +5,8 @@ use kube::runtime::events::{Event, EventType};
 
 use crate::api::conditions::ConditionType;
 
-/// One Event for each condition that came, went over, or changed its reason; none for what only moved on in words.
+/// One Event for each condition that came, went over, or changed its reason; none for what only moved on in words, and
+/// none for health but where it was lost and is back: each node that joins makes it unknown for a while.
 pub fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
     let told = [
         (ConditionType::Ready, "True", EventType::Normal),
@@ -20,6 +21,10 @@ pub fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
                 |all: &[Condition]| all.iter().find(|c| c.type_ == type_.as_str() && c.status == status).cloned();
             let now = find(after)?;
             if find(before).is_some_and(|was| was.reason == now.reason) {
+                return None;
+            }
+            let was = before.iter().find(|c| c.type_ == type_.as_str()).map(|c| c.status.as_str());
+            if type_ == ConditionType::ResourcesHealthy && status == "True" && was != Some("False") {
                 return None;
             }
             let kind = if now.reason == "RolloutBlocked" { EventType::Warning } else { kind };
@@ -68,6 +73,15 @@ mod tests {
         assert_eq!(reasons(&[], &rolling), ["RollingOut"]);
         assert_eq!(reasons(&rolling, &rolling), [""; 0]);
         assert_eq!(reasons(&rolling, &ready), ["Serving"]);
+    }
+
+    #[test]
+    fn health_is_told_when_it_is_lost_and_when_it_is_back_and_not_for_each_node_that_joins() {
+        let health = |status: &str, reason: &str| [condition("ResourcesHealthy", status, reason)];
+        let told = |before: &[Condition], after: &[Condition]| transitions(before, after).len();
+        assert_eq!(told(&health("Unknown", "Publishing"), &health("True", "Healthy")), 0);
+        assert_eq!(told(&health("True", "Healthy"), &health("False", "NodesUnhealthy")), 1);
+        assert_eq!(told(&health("False", "NodesUnhealthy"), &health("True", "Healthy")), 1);
     }
 
     #[test]

@@ -25,5 +25,6 @@ pub mod run;
 pub mod status;
 #[cfg(test)]
 mod testing;
+pub mod unready;
 pub mod usage;
 pub mod view;

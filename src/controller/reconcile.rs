@@ -254,9 +254,10 @@ impl Context {
         });
         self.tell_written(config, &report).await;
         self.write_status(config, status, memory, now).await?;
-        memory.unwell = Some(judged.health.unwell);
         let podless = (judged.rollout.missing > 0).then_some(refusal.is_some());
-        Ok(Looked { report, blocks, next_deadline: judged.health.next_deadline, podless, gone: false })
+        let next_deadline = judged.next_deadline();
+        memory.unwell = Some(judged.health.unwell);
+        Ok(Looked { report, blocks, next_deadline, podless, gone: false })
     }
 
     /// Takes the next step of the config's deletion.
@@ -298,8 +299,9 @@ impl Context {
             now,
         });
         self.write_status(config, status, memory, now).await?;
+        let next_deadline = judged.next_deadline();
         memory.unwell = Some(judged.health.unwell);
-        Ok(Looked { report, next_deadline: judged.health.next_deadline, ..Looked::default() })
+        Ok(Looked { report, next_deadline, ..Looked::default() })
     }
 
     /// Why pods that should be there cannot be made, where there are any.

@@ -5,9 +5,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::observe::{Live, NodeFacts, PluginPod, TroubleKind};
+use super::{
+    observe::{Live, NodeFacts, PluginPod, TroubleKind},
+    unready,
+};
 
 /// How the plugin's roll-out stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub struct Rollout {
     pub missing: usize,
     /// How far the wanted version is.
     pub progress: Progress,
+    /// When the next pod that is not ready has been so for too long.
+    pub next_deadline: Option<Timestamp>,
 }
 
 /// How far the wanted version is.
@@ -29,7 +34,10 @@ pub enum Progress {
     Unobserved,
     /// Pods are being replaced or started.
     Underway(String),
-    /// A new pod does not start; the roll-out waits, old pods serve on.
+    /// No pod is of another version than the wanted one, and some nodes have yet to run theirs: they joined, or it starts
+    /// anew.
+    Joining(String),
+    /// A pod does not start, or does not become ready in time; the roll-out waits, old pods serve on.
     Halted {
         /// Whether only a person can mend it, because the image's name is none.
         needs_person: bool,
@@ -51,6 +59,23 @@ pub fn missing(daemon_set: Option<&Live>, pods: &[&PluginPod]) -> usize {
     usize::try_from(status(daemon_set, "desiredNumberScheduled")).unwrap_or(0).saturating_sub(served.len())
 }
 
+/// How long a pod may take.
+#[derive(Clone, Debug)]
+pub struct Patience<'a> {
+    /// From its start to its being ready; and to its being made, where it has yet to be.
+    pub deadline: SignedDuration,
+    /// Nodes that should have a pod and have none, and since when.
+    pub podless: Vec<(&'a str, Timestamp)>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+impl Patience<'_> {
+    fn due(&self, since: Timestamp) -> Timestamp {
+        since.checked_add(self.deadline).unwrap_or(Timestamp::MAX)
+    }
+}
+
 /// Judges the live DaemonSet and its pods. Nodes that are down hold no roll-out up: they cannot be waited for. `refusal` is
 /// what the API server said to an attempt to make a pod.
 pub fn judge(
@@ -58,6 +83,7 @@ pub fn judge(
     pods: &[&PluginPod],
     nodes: &BTreeMap<&str, &NodeFacts>,
     refusal: Option<&str>,
+    patience: &Patience<'_>,
 ) -> Rollout {
     let status = |field: &str| status(daemon_set, field);
     let missing = missing(daemon_set, pods);
@@ -73,21 +99,29 @@ pub fn judge(
         .collect::<BTreeSet<_>>();
     let wanted = desired - i64::try_from(down.len()).unwrap_or(0);
     let (updated, available) = (status("updatedNumberScheduled"), status("numberAvailable"));
+    let is_behind = is_behind(pods, &down, updated);
+    let mut next_deadline = None;
     let progress = if !observed {
         Progress::Unobserved
-    } else if updated >= wanted && available >= wanted && !is_behind(pods, &down, updated) {
+    } else if updated >= wanted && available >= wanted && !is_behind {
         Progress::Done
     } else if let Some(why) = refusal.filter(|_| missing > 0) {
         Progress::Halted {
             needs_person: false,
             message: format!("no pod can be made for {missing} of {desired} nodes: {why}"),
         }
+    } else if let Some(halted) = stuck(pods, &down).or_else(|| late(pods, &down, patience)) {
+        halted
     } else {
-        stuck(pods, &down).unwrap_or_else(|| {
+        next_deadline = unready(pods, &down).map(|(_, since)| patience.due(since)).min();
+        let serving = ready.iter().filter(|node| !down.contains(node.as_str())).count();
+        if is_behind || updated < i64::try_from(serving).unwrap_or(i64::MAX) {
             Progress::Underway(format!("{updated} of {desired} nodes have the new plugin, {available} serve"))
-        })
+        } else {
+            Progress::Joining(format!("{available} of {desired} nodes run the plugin, the others have yet to start it"))
+        }
     };
-    Rollout { desired: count(desired), ready: count(ready.len()), missing, progress }
+    Rollout { desired: count(desired), ready: count(ready.len()), missing, progress, next_deadline }
 }
 
 /// Whether a node that is up runs another version than the wanted one: among `updated`, a number, are nodes that are down.
@@ -106,6 +140,40 @@ fn is_behind(pods: &[&PluginPod], down: &BTreeSet<&str>, updated: i64) -> bool {
     serving.any(|node| !down.contains(node) && !updated.contains(node))
 }
 
+/// The pods that are waited for, and since when they are not ready.
+fn unready<'a>(
+    pods: &'a [&PluginPod],
+    down: &'a BTreeSet<&str>,
+) -> impl Iterator<Item = (&'a PluginPod, Timestamp)> {
+    let waited_for = |pod: &&&PluginPod| !pod.terminating && !down.contains(pod.node.as_str());
+    pods.iter().filter(waited_for).filter_map(|pod| Some((*pod, pod.unready?.since)))
+}
+
+/// The first pod, by node, that is not ready in time, or else the first node for which none was made in time.
+fn late(pods: &[&PluginPod], down: &BTreeSet<&str>, patience: &Patience<'_>) -> Option<Progress> {
+    let is_late = |since: Timestamp| patience.due(since) <= patience.now;
+    let mut late: Vec<_> = unready(pods, down).filter(|(_, since)| is_late(*since)).map(|(pod, _)| pod).collect();
+    late.sort_by_key(|pod| (&pod.node, &pod.name));
+    let mut podless: Vec<_> = patience.podless.iter().filter(|(_, since)| is_late(*since)).map(|(node, _)| node).collect();
+    podless.sort();
+    let message = match (late.first(), podless.first()) {
+        (Some(pod), _) => format!("node {}: {}{}", pod.node, unready::in_words(pod), and_more(late.len())),
+        (None, Some(node)) => format!(
+            "node {node}: Kubernetes has made no pod of the plugin: see `kubectl describe daemonset`{}",
+            and_more(podless.len())
+        ),
+        (None, None) => return None,
+    };
+    Some(Progress::Halted { needs_person: false, message })
+}
+
+fn and_more(all: usize) -> String {
+    match all.saturating_sub(1) {
+        0 => String::new(),
+        more => format!("; {more} more like it"),
+    }
+}
+
 /// The first pod, by node, that says why it does not start.
 fn stuck(pods: &[&PluginPod], down: &BTreeSet<&str>) -> Option<Progress> {
     let mut troubled: Vec<_> = pods
@@ -115,10 +183,7 @@ fn stuck(pods: &[&PluginPod], down: &BTreeSet<&str>) -> Option<Progress> {
         .collect();
     troubled.sort_by_key(|(pod, trouble)| (trouble.kind != TroubleKind::ImageName, &pod.node, &pod.name));
     let (pod, trouble) = troubled.first()?;
-    let others = match troubled.len() - 1 {
-        0 => String::new(),
-        more => format!("; {more} more like it"),
-    };
+    let others = and_more(troubled.len());
     Some(Progress::Halted {
         needs_person: trouble.kind == TroubleKind::ImageName,
         message: format!("pod {} on node {}: {}{others}", pod.name, pod.node, trouble.message),
@@ -130,103 +195,4 @@ fn count<N: TryInto<i32>>(number: N) -> i32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::controller::{
-        child::{ChildKey, ChildKind},
-        observe::{Owner, Trouble},
-        testing::{at, mk_node, mk_pod},
-    };
-
-    fn daemon_set(observed: i64, desired: i64, updated: i64, available: i64) -> Live {
-        Live {
-            key: ChildKey { kind: ChildKind::DaemonSet, name: "cpu-node-plugin".into() },
-            uid: "u".into(),
-            version: 1,
-            owner: Owner::Foreign(String::new()),
-            terminating: false,
-            finalizers: Vec::new(),
-            object: json!({"metadata": {"generation": 2}, "status": {
-                "observedGeneration": observed, "desiredNumberScheduled": desired,
-                "updatedNumberScheduled": updated, "numberAvailable": available,
-            }}),
-        }
-    }
-
-    #[test]
-    fn a_daemon_set_nobody_looked_at_is_unobserved() {
-        assert_eq!(judge(None, &[], &BTreeMap::new(), None).progress, Progress::Unobserved);
-        assert_eq!(judge(Some(&daemon_set(1, 1, 1, 1)), &[], &BTreeMap::new(), None).progress, Progress::Unobserved);
-    }
-
-    #[test]
-    fn no_node_to_run_on_is_done() {
-        assert_eq!(judge(Some(&daemon_set(2, 0, 0, 0)), &[], &BTreeMap::new(), None).progress, Progress::Done);
-    }
-
-    #[test]
-    fn a_node_that_is_down_holds_nothing_up() {
-        let (up, mut down) = (mk_node("a"), mk_node("b"));
-        down.ready = false;
-        let (on_up, on_down) = (mk_pod("a", true), mk_pod("b", false));
-        let nodes = [("a", &up), ("b", &down)].into();
-        let rollout = judge(Some(&daemon_set(2, 2, 2, 1)), &[&on_up, &on_down], &nodes, None);
-        assert_eq!(rollout, Rollout { desired: 2, ready: 1, missing: 0, progress: Progress::Done });
-    }
-
-    #[test]
-    fn the_new_plugin_on_a_node_that_is_down_makes_up_for_no_old_one_on_a_node_that_is_up() {
-        let (up, mut down) = (mk_node("a"), mk_node("b"));
-        down.ready = false;
-        let nodes = [("a", &up), ("b", &down)].into();
-        let mut on_up = mk_pod("a", true);
-        let on_down = PluginPod { revision: "2".into(), created: at(9), ..mk_pod("b", false) };
-        let progress = |on_up: &PluginPod, updated| {
-            judge(Some(&daemon_set(2, 2, updated, 1)), &[on_up, &on_down], &nodes, None).progress
-        };
-        assert!(matches!(progress(&on_up, 1), Progress::Underway(_)));
-        on_up.revision = "2".into();
-        assert_eq!(progress(&on_up, 2), Progress::Done);
-        // Taken back before the node that is up had it.
-        on_up.revision = "1".into();
-        let more = mk_pod("c", true);
-        let rollout = judge(Some(&daemon_set(2, 3, 2, 2)), &[&on_up, &more, &on_down], &nodes, None);
-        assert_eq!(rollout.progress, Progress::Done);
-    }
-
-    #[test]
-    fn pods_that_cannot_be_made_halt_and_say_why() {
-        let pod = mk_pod("a", true);
-        let judged = |refusal| judge(Some(&daemon_set(2, 3, 1, 1)), &[&pod], &BTreeMap::new(), refusal);
-        assert_eq!(judged(None).missing, 2);
-        assert!(matches!(judged(None).progress, Progress::Underway(_)));
-        let message = "no pod can be made for 2 of 3 nodes: exceeded quota".to_owned();
-        assert_eq!(judged(Some("exceeded quota")).progress, Progress::Halted { needs_person: false, message });
-    }
-
-    #[test]
-    fn a_broken_image_halts_and_is_named_while_the_old_pod_still_counts_as_ready() {
-        let node = mk_node("a");
-        let old = mk_pod("a", true);
-        let mut new = mk_pod("a", false);
-        new.name = "new".into();
-        new.trouble = Some(Trouble { kind: TroubleKind::ImagePull, message: "image x cannot be pulled".into() });
-        let nodes = [("a", &node)].into();
-        let rollout = judge(Some(&daemon_set(2, 1, 0, 1)), &[&old, &new], &nodes, None);
-        let message = "pod new on node a: image x cannot be pulled".to_owned();
-        assert_eq!(
-            rollout,
-            Rollout { desired: 1, ready: 1, missing: 0, progress: Progress::Halted { needs_person: false, message } }
-        );
-    }
-
-    #[test]
-    fn an_image_name_that_is_none_needs_a_person() {
-        let mut pod = mk_pod("a", false);
-        pod.trouble = Some(Trouble { kind: TroubleKind::ImageName, message: "bad".into() });
-        let rollout = judge(Some(&daemon_set(2, 1, 1, 0)), &[&pod], &BTreeMap::new(), None);
-        assert!(matches!(rollout.progress, Progress::Halted { needs_person: true, .. }));
-    }
-}
+mod tests;

@@ -94,10 +94,7 @@ fn stated(facts: &Facts<'_>) -> Vec<Stated> {
             Reason::NoNodes,
             "no node is selected: see spec.nodePlugin.nodeSelector and the labels of the nodes".to_owned(),
         ),
-        (None, None) => {
-            let Rollout { desired, ready, .. } = facts.rollout;
-            (Some(true), Reason::Serving, format!("{ready} of {desired} nodes run the plugin"))
-        }
+        (None, None) => (Some(true), Reason::Serving, serving(facts)),
     };
     let mut all = vec![state(ConditionType::Ready, ready)];
     all.extend(reconciling.map(|(reason, message)| state(ConditionType::Reconciling, (Some(true), reason, message))));
@@ -115,6 +112,28 @@ fn stated(facts: &Facts<'_>) -> Vec<Stated> {
 
 fn state(type_: ConditionType, (status, reason, message): (Option<bool>, Reason, String)) -> Stated {
     Stated { type_, status, reason, message }
+}
+
+fn serving(facts: &Facts<'_>) -> String {
+    let Rollout { desired, ready, progress, .. } = facts.rollout;
+    match progress {
+        Progress::Joining(words) => words.clone(),
+        _ => format!("{ready} of {desired} nodes run the plugin"),
+    }
+}
+
+/// Whether the object is Ready and no fewer nodes serve than did: a node that merely joins changes nothing for those that
+/// use the others, until it has taken too long.
+fn serves_on(facts: &Facts<'_>) -> bool {
+    let Some(before) = &facts.config.status else { return false };
+    let was_ready = before.conditions.iter().any(|condition| {
+        condition.type_ == ConditionType::Ready.as_str()
+            && condition.status == "True"
+            && condition.reason == Reason::Serving.as_str()
+    });
+    was_ready
+        && before.observed_generation == facts.config.metadata.generation
+        && before.nodes.as_ref().is_some_and(|nodes| nodes.ready <= facts.rollout.ready)
 }
 
 /// What a person must mend; the gravest first.
@@ -183,7 +202,8 @@ fn reconciling(facts: &Facts<'_>) -> Option<(Reason, String)> {
             None
         }
         Progress::Unobserved => Some((Reason::RollingOut, "the plugin's DaemonSet was just written".into())),
-        Progress::Underway(words) => Some((Reason::RollingOut, words.clone())),
+        Progress::Joining(_) if serves_on(facts) => None,
+        Progress::Underway(words) | Progress::Joining(words) => Some((Reason::RollingOut, words.clone())),
         Progress::Halted { needs_person: false, message } => Some((Reason::RolloutBlocked, message.clone())),
         Progress::Halted { needs_person: true, .. } | Progress::Done => None,
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     child::Child,
-    observe::{Live, NodeFacts, Owner, PluginPod},
+    observe::{Live, NodeFacts, Owner, PluginPod, Unready},
 };
 use crate::api::DraDriverConfig;
 
@@ -26,6 +26,7 @@ pub fn mk_pod(node: &str, ready: bool) -> PluginPod {
         revision: "1".into(),
         created: at(0),
         ready,
+        unready: (!ready).then_some(Unready { since: at(0), runs: true }),
         terminating: false,
         trouble: None,
     }

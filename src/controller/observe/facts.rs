@@ -29,10 +29,21 @@ pub struct PluginPod {
     pub created: Timestamp,
     /// Whether its readiness probe passes.
     pub ready: bool,
+    /// Since when it is not ready; none where it is.
+    pub unready: Option<Unready>,
     /// Whether it is being deleted.
     pub terminating: bool,
     /// What keeps its container from running, in words; none while it runs or nothing is known.
     pub trouble: Option<Trouble>,
+}
+
+/// A pod that is not ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unready {
+    /// Since when: since its container runs, where it does.
+    pub since: Timestamp,
+    /// Whether its container runs.
+    pub runs: bool,
 }
 
 /// What keeps a plugin's container from running.
@@ -103,21 +114,30 @@ impl PluginPod {
     pub fn of(pod: &Pod) -> Self {
         let label = |key: &str| pod.labels().get(key).cloned().unwrap_or_default();
         let status = pod.status.as_ref();
-        let ready = status
-            .and_then(|status| status.conditions.as_ref())
-            .is_some_and(|conditions| conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"));
+        let conditions = status.and_then(|status| status.conditions.as_ref());
+        let ready_condition = conditions.and_then(|conditions| conditions.iter().find(|c| c.type_ == "Ready"));
+        let ready = ready_condition.is_some_and(|condition| condition.status == "True");
+        let created = pod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let changed = ready_condition.and_then(|condition| condition.last_transition_time.as_ref());
+        let running = status.and_then(|status| running_since(status.container_statuses.as_ref()?.first()?));
+        let since = changed.map(|time| time.0).into_iter().chain(running).fold(created, Timestamp::max);
         Self {
             name: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
             config: label(CONFIG_LABEL),
             node: node_of(pod).unwrap_or_default(),
             revision: label("controller-revision-hash"),
-            created: pod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            created,
             ready,
+            unready: (!ready).then_some(Unready { since, runs: running.is_some() }),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             trouble: if ready { None } else { trouble(pod) },
         }
     }
+}
+
+fn running_since(container: &ContainerStatus) -> Option<Timestamp> {
+    Some(container.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
 }
 
 /// A DaemonSet's pod says by affinity which node it is made for, before it is bound to it.
@@ -273,6 +293,21 @@ mod tests {
         }
         assert_eq!(pod(&container(&waiting("ContainerCreating"), &json!({}))).trouble, None);
         assert_eq!(pod(&container(&json!({"running": {}}), &json!({}))).trouble, None);
+    }
+
+    #[test]
+    fn a_pod_is_unready_since_its_container_runs_or_since_it_was_ready_last() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let running = container(&json!({"running": {"startedAt": "1970-01-01T00:01:00Z"}}), &json!({}));
+        assert_eq!(pod(&running).unready, Some(Unready { since: at(60), runs: true }));
+        let mut lost = running.clone();
+        lost["conditions"] =
+            json!([{"type": "Ready", "status": "False", "lastTransitionTime": "1970-01-01T00:02:00Z"}]);
+        assert_eq!(pod(&lost).unready, Some(Unready { since: at(120), runs: true }));
+        lost["conditions"][0]["status"] = json!("True");
+        assert_eq!(pod(&lost).unready, None);
+        let waiting = container(&json!({"waiting": {"reason": "ContainerCreating"}}), &json!({}));
+        assert_eq!(pod(&waiting).unready, Some(Unready { since: at(0), runs: false }));
     }
 
     #[test]

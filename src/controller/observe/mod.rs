@@ -8,7 +8,7 @@ mod live;
 mod watch;
 
 pub use creation::refusal;
-pub use facts::{ClaimFacts, Held, NodeFacts, PluginPod, Trouble, TroubleKind};
+pub use facts::{ClaimFacts, Held, NodeFacts, PluginPod, Trouble, TroubleKind, Unready};
 pub use guarded::Guarded;
 pub use live::{Live, Owner};
 pub use watch::{Caches, Changes, WatchError, child_api};

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::resource::v1::DeviceClassSpec;
 
 use super::memory::{Counted, Remembered};
@@ -17,11 +17,12 @@ use crate::{
         child::ChildKind,
         health::{self, Before, Health, Podless},
         observe::{ClaimFacts, Live},
-        rollout::{self, Rollout},
+        rollout::{self, Patience, Rollout},
         usage::{self, Usage},
         view::View,
     },
     policy::preview::{MatchError, Matcher},
+    slices::pool::Pool,
 };
 
 /// What is true of the config's plugin and devices now.
@@ -29,6 +30,13 @@ pub(super) struct Judged {
     pub(super) rollout: Rollout,
     pub(super) health: Health,
     pub(super) usage: Usage,
+}
+
+impl Judged {
+    /// When a node or a pod that is waited for will have taken too long.
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
+        self.health.next_deadline.into_iter().chain(self.rollout.next_deadline).min()
+    }
 }
 
 /// The plugin's DaemonSet among `children`.
@@ -54,14 +62,21 @@ pub(super) struct Seen<'a> {
 /// Judges the children, the pods, the pools and the claims.
 pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Remembered, now: Timestamp) -> Judged {
     let Seen { children, claims, view, refusal } = seen;
-    let rollout = rollout::judge(daemon_set(config, children), &view.pods, &view.nodes, refusal);
-    let podless = Podless { nodes: &view.bare[..rollout.missing.min(view.bare.len())], why: refusal };
+    let daemon_set = daemon_set(config, children);
+    let missing = rollout::missing(daemon_set, &view.pods);
+    let podless = Podless { nodes: &view.bare[..missing.min(view.bare.len())], why: refusal };
     let pools = view.pools();
-    let pools: Vec<_> = pools.iter().collect();
+    let pools: Vec<_> = pools.iter().filter(|pool| is_served(pool, view)).collect();
     let problems = config.status.as_ref().and_then(|status| status.problems.as_ref()).map(|problems| &problems.first);
     let before = Before { unwell: memory.unwell.as_ref(), problems: problems.map(Vec::as_slice).unwrap_or_default() };
     let deadline = config.spec.health().publish_deadline();
     let health = health::judge(&view.pods, podless, &view.nodes, &pools, deadline, before, now);
+    let patience = Patience {
+        deadline: SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX),
+        podless: podless.nodes.iter().filter_map(|node| Some((*node, *health.unwell.get(*node)?))).collect(),
+        now,
+    };
+    let rollout = rollout::judge(daemon_set, &view.pods, &view.nodes, refusal, &patience);
     let matchers = matchers(config, children, &mut memory.matchers);
     let names: Vec<_> = config.spec.device_classes.iter().map(|class| class.name.as_str()).collect();
     let driver = config.spec.driver_name();
@@ -72,17 +87,17 @@ pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Remem
             MatchError::Aborts(_) => "AbortsClaims",
         })
     });
-    // What another config serves is counted there.
-    memory.counted = if view.overlap.is_some() {
-        Counted::default()
-    } else {
-        Counted {
-            ready: rollout.ready.into(),
-            unhealthy: i64::try_from(health.unhealthy).unwrap_or(i64::MAX),
-            devices: usage.devices.total.into(),
-        }
+    memory.counted = Counted {
+        ready: rollout.ready.into(),
+        unhealthy: i64::try_from(health.unhealthy).unwrap_or(i64::MAX),
+        devices: usage.devices.total.into(),
     };
     Judged { rollout, health, usage }
+}
+
+/// Whether a pool counts for the config: where it gives way to an older one, only with a plugin of its own on the node.
+fn is_served(pool: &Pool<'_>, view: &View<'_>) -> bool {
+    view.overlap.is_none() || view.pods.iter().any(|pod| pool.node() == Some(&pod.node))
 }
 
 /// A matcher for each class that is there, kept while the class stays as it is: it remembers its answers. What a class
@@ -159,10 +174,10 @@ mod tests {
             let view = View::new(config, &snapshot);
             let mut memory = Remembered::default();
             let seen = Seen { children: &[], claims: &[], view: &view, refusal: None };
-            judge(config, seen, &mut memory, at(0));
-            memory.counted.devices
+            let told = judge(config, seen, &mut memory, at(0)).usage.devices.total;
+            (told, memory.counted.devices)
         };
-        assert_eq!((counted(&old), counted(&young)), (1, 0));
+        assert_eq!((counted(&old), counted(&young)), ((1, 1), (0, 0)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
 };
 
 fn rollout(desired: i32, ready: i32, progress: Progress) -> Rollout {
-    Rollout { desired, ready, missing: 0, progress }
+    Rollout { desired, ready, missing: 0, progress, next_deadline: None }
 }
 
 /// The status of a config that serves on one node, with the facts changed by `change`.
@@ -174,6 +174,24 @@ fn devices_are_healthy_only_where_every_node_that_should_publishes() {
         let facts = Facts { rollout: &three, health, ..facts_of(&held) };
         assert_eq!(said(&status(&facts))[1], "ResourcesHealthy=Unknown/Publishing");
     }
+}
+
+#[test]
+fn a_node_that_joins_what_is_ready_takes_no_readiness_from_the_others() {
+    let joining = rollout(2, 1, Progress::Joining("1 of 2 nodes run the plugin".into()));
+    let after = |change: &dyn Fn(&mut DraDriverConfig)| {
+        let mut held = Held::default();
+        held.config.status = Some(status(&facts_of(&Held::default())));
+        change(&mut held.config);
+        let after = status(&Facts { rollout: &joining, ..facts_of(&held) });
+        (said(&after)[0].clone(), after.conditions[0].message.clone())
+    };
+    assert_eq!(after(&|_| {}), ("Ready=True/Serving".into(), "1 of 2 nodes run the plugin".into()));
+    let rolling_out = "Ready=False/RollingOut";
+    assert_eq!(after(&|config| config.status = None).0, rolling_out, "the first roll-out");
+    assert_eq!(after(&|config| config.metadata.generation = Some(2)).0, rolling_out, "it was edited");
+    let lost = |config: &mut DraDriverConfig| config.status.as_mut().unwrap().nodes.as_mut().unwrap().ready = 2;
+    assert_eq!(after(&lost).0, rolling_out, "a node that served serves no longer");
 }
 
 #[test]
