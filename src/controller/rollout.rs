@@ -141,10 +141,7 @@ fn is_behind(pods: &[&PluginPod], down: &BTreeSet<&str>, updated: i64) -> bool {
 }
 
 /// The pods that are waited for, and since when they are not ready.
-fn unready<'a>(
-    pods: &'a [&PluginPod],
-    down: &'a BTreeSet<&str>,
-) -> impl Iterator<Item = (&'a PluginPod, Timestamp)> {
+fn unready<'a>(pods: &'a [&PluginPod], down: &'a BTreeSet<&str>) -> impl Iterator<Item = (&'a PluginPod, Timestamp)> {
     let waited_for = |pod: &&&PluginPod| !pod.terminating && !down.contains(pod.node.as_str());
     pods.iter().filter(waited_for).filter_map(|pod| Some((*pod, pod.unready?.since)))
 }
@@ -154,7 +151,8 @@ fn late(pods: &[&PluginPod], down: &BTreeSet<&str>, patience: &Patience<'_>) -> 
     let is_late = |since: Timestamp| patience.due(since) <= patience.now;
     let mut late: Vec<_> = unready(pods, down).filter(|(_, since)| is_late(*since)).map(|(pod, _)| pod).collect();
     late.sort_by_key(|pod| (&pod.node, &pod.name));
-    let mut podless: Vec<_> = patience.podless.iter().filter(|(_, since)| is_late(*since)).map(|(node, _)| node).collect();
+    let mut podless: Vec<_> =
+        patience.podless.iter().filter(|(_, since)| is_late(*since)).map(|(node, _)| node).collect();
     podless.sort();
     let message = match (late.first(), podless.first()) {
         (Some(pod), _) => format!("node {}: {}{}", pod.node, unready::in_words(pod), and_more(late.len())),

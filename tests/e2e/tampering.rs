@@ -24,6 +24,39 @@ fn by_hand() -> PatchParams {
 }
 
 #[tokio::test]
+async fn a_plugin_that_no_kubelet_takes_up_halts_the_roll_out_and_is_named_while_the_old_one_serves() {
+    let c = Cluster::with_driver("kubelet-root").await;
+    let mut wrong = c.spec();
+    wrong["nodePlugin"]["kubeletRootDir"] = json!("/var/lib/no-kubelet");
+    c.apply_config(CONFIG, wrong).await;
+    let config = c
+        .config_where(CONFIG, "says which plugin is not ready", |config| {
+            condition(config, "Reconciling").is_some_and(|(_, reason, message)| {
+                reason == "RolloutBlocked" && message.contains("dra-node-1") && message.contains("kubeletRootDir")
+            })
+        })
+        .await;
+    assert_eq!(condition(&config, "Ready").map(|(status, ..)| status), Some("False"));
+    assert_eq!(condition(&config, "ResourcesHealthy").map(|(status, ..)| status), Some("True"), "the old one serves");
+    c.apply_config(CONFIG, c.spec()).await;
+    c.config_is_ready(CONFIG).await;
+
+    c.delete_config(CONFIG).await;
+    let mut wrong = c.spec();
+    wrong["nodePlugin"]["kubeletRootDir"] = json!("/var/lib/no-kubelet");
+    c.apply_config(CONFIG, wrong).await;
+    c.config_where(CONFIG, "says so of a first roll-out too", |config| {
+        let problems = config.status.as_ref().and_then(|status| status.problems.as_ref());
+        condition(config, "Ready").is_some_and(|(_, reason, m)| reason == "RolloutBlocked" && m.contains("dra-node-1"))
+            && problems.is_some_and(|problems| problems.first.iter().any(|p| p.reason == "PluginNotReady"))
+            && condition(config, "ResourcesHealthy").is_some_and(|(status, ..)| status == "False")
+    })
+    .await;
+    c.apply_config(CONFIG, c.spec()).await;
+    c.config_is_ready(CONFIG).await;
+}
+
+#[tokio::test]
 async fn pods_that_cannot_be_made_halt_the_roll_out_and_no_device_is_said_to_be_healthy() {
     let c = Cluster::with_operator("quota").await;
     c.delete_config(CONFIG).await;

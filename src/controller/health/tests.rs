@@ -14,13 +14,7 @@ use crate::{
 const DEADLINE: Duration = Duration::from_mins(1);
 const FIRST: Before<'static> = Before { unwell: None, problems: &[] };
 
-fn judged(
-    pods: &[PluginPod],
-    nodes: &[NodeFacts],
-    slices: &[ResourceSlice],
-    before: Before<'_>,
-    now: i64,
-) -> Health {
+fn judged(pods: &[PluginPod], nodes: &[NodeFacts], slices: &[ResourceSlice], before: Before<'_>, now: i64) -> Health {
     judged_with(pods, Podless::default(), nodes, slices, before, now)
 }
 

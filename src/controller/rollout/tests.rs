@@ -150,8 +150,7 @@ fn a_first_roll_out_on_which_nothing_becomes_ready_halts_too_and_counts_the_node
 fn a_node_for_which_no_pod_is_made_in_time_halts_and_is_named() {
     let pod = mk_pod("a", true);
     let podless = |now| Patience { podless: vec![("b", at(0))], ..patience(now) };
-    let progress =
-        |now| judge(Some(&daemon_set(2, 2, 1, 1)), &[&pod], &BTreeMap::new(), None, &podless(now)).progress;
+    let progress = |now| judge(Some(&daemon_set(2, 2, 1, 1)), &[&pod], &BTreeMap::new(), None, &podless(now)).progress;
     assert!(matches!(progress(59), Progress::Joining(_)));
     let Progress::Halted { message, .. } = progress(60) else { panic!("{:?}", progress(60)) };
     assert!(message.starts_with("node b: Kubernetes has made no pod"), "{message}");
@@ -160,9 +159,8 @@ fn a_node_for_which_no_pod_is_made_in_time_halts_and_is_named() {
 #[test]
 fn a_node_that_joins_is_told_from_a_new_version_on_its_way() {
     let (old, joined) = (mk_pod("a", true), mk_pod("b", false));
-    let progress = |updated, pods: &[&PluginPod]| {
-        look(Some(&daemon_set(2, 2, updated, 1)), pods, &BTreeMap::new(), None).progress
-    };
+    let progress =
+        |updated, pods: &[&PluginPod]| look(Some(&daemon_set(2, 2, updated, 1)), pods, &BTreeMap::new(), None).progress;
     assert!(matches!(progress(1, &[&old]), Progress::Joining(_)), "no pod of it yet");
     assert!(matches!(progress(1, &[&old, &joined]), Progress::Joining(_)), "its pod is not counted yet");
     assert!(matches!(progress(2, &[&old, &joined]), Progress::Joining(_)));
