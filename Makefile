@@ -36,7 +36,7 @@ generate: ## write again what is made from the Rust types: the CRD, and the char
 	mv $(CRD).new $(CRD)
 	mkdir -p $(CHART)/files/crds $(CHART)/files/rbac
 	cp $(CRD) $(CHART)/files/crds/
-	cp config/rbac/controller-clusterrole.yaml config/rbac/controller-role.yaml $(CHART)/files/rbac/
+	cp config/rbac/*role.yaml $(CHART)/files/rbac/
 
 fmt: ## format
 	cargo fmt
@@ -46,13 +46,13 @@ lint: test-format test-clippy test-scripts ## format and lints, without changing
 
 ##### Try
 
-demo: $(if $(KUBE_CONTEXT),release,image) tools ## from nothing to a pinned pod; KUBE_CONTEXT=name IMAGE=ref for a cluster of yours
+demo: $(if $(KUBE_CONTEXT),release,cluster-check image) tools ## from nothing to a pinned pod; KUBE_CONTEXT=name IMAGE=ref for a cluster of yours
 	@IMAGE="$(IMAGE)" BINARY="$(BINARY)" KUBE_CONTEXT="$(KUBE_CONTEXT)" THEIR_KUBECONFIG="$(KUBECONFIG)" demo/run
 
 demo-down: ## take back everything that the demo made
 	@demo/down
 
-bench: image tools ## measure beside a driver over Kubernetes' own Go library: target/bench/results.json
+bench: cluster-check image tools ## measure beside a driver over Kubernetes' own Go library: target/bench/results.json
 	@IMAGE="$(IMAGE)" IMAGE_ARCHIVE="$(IMAGE_ARCHIVE)" BINARY="$(BINARY)" tests/bench/run
 
 ##### Test
@@ -98,7 +98,7 @@ test-image: image ## - the image is the binary and nothing else
 test-demo: ## - the demo, from nothing to nothing
 	@status=0; $(MAKE) --no-print-directory demo || status=$$?; $(MAKE) --no-print-directory demo-down; exit $$status
 
-test-cluster: image tools ## - on the real cluster
+test-cluster: cluster-check image tools ## - on the real cluster
 	@status=0; $(MAKE) --no-print-directory cluster-up && tests/cluster/load-image $(IMAGE_ARCHIVE) && \
 	  KUBECONFIG=$(CURDIR)/target/cluster/kubeconfig cargo test --locked --test e2e -- --test-threads=1 $(TEST) || status=$$?; \
 	  $(MAKE) --no-print-directory cluster-down; exit $$status

@@ -21,7 +21,7 @@ fn the_charts_crd_is_the_generated_one() {
 
 #[test]
 fn the_charts_roles_are_those_of_config() {
-    for role in ["controller-clusterrole.yaml", "controller-role.yaml"] {
+    for role in ["controller-clusterrole.yaml", "controller-role.yaml", "viewer-clusterrole.yaml"] {
         the_copy_is_the_original(&format!("charts/dra-operator/files/rbac/{role}"), &format!("config/rbac/{role}"));
     }
 }

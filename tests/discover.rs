@@ -114,3 +114,12 @@ fn a_machine_whose_cpus_are_all_reserved_has_an_empty_slice() {
     assert_eq!(slices(&assert)[0].spec.devices.as_ref().map(Vec::len), Some(0));
     assert!(stderr(&assert).contains("every online CPU (0-3) is reserved"));
 }
+
+#[test]
+fn a_machine_whose_every_cpu_is_reserved_is_still_shown() {
+    let root = host(&server("xeon-small").unwrap());
+    let assert = discover(root.path(), &["--reserved-cpus", "0-15"]).success();
+    assert!(stdout(&assert).contains("Xeon(R) Silver 4309Y"), "{}", stdout(&assert));
+    assert!(!stdout(&assert).contains("<none>"), "{}", stdout(&assert));
+    assert!(stderr(&assert).ends_with("no devices: each has a CPU of --reserved-cpus 0-15\n"), "{}", stderr(&assert));
+}

@@ -107,7 +107,10 @@ fn what_one_may_not_read_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let address = server(|_| status(403, "deviceclasses is forbidden for you"));
     let said = complaint(&["--kubeconfig", kubeconfig(&directory, &address).to_str().unwrap()]);
-    assert_eq!(said, "error: you may not list deviceclasses in all namespaces: deviceclasses is forbidden for you\n");
+    assert_eq!(
+        said,
+        "error: you may not list deviceclasses: deviceclasses is forbidden for you; an admin can let you, with the ClusterRole dra-operator-viewer\n"
+    );
 }
 
 #[test]
@@ -126,4 +129,17 @@ fn a_list_is_read_to_its_last_page() {
     let menu: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let names: Vec<_> = menu["classes"].as_array().unwrap().iter().map(|class| class["name"].clone()).collect();
     assert_eq!(names, ["first", "second"]);
+}
+
+#[test]
+fn where_there_is_no_kubeconfig_that_is_said_once() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::cargo_bin("dra-operator").unwrap();
+    // -n is kubectl's, and taken.
+    let command = command.args(["menu", "-n", "shop"]).env("HOME", home.path());
+    let output = command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("error: cannot find the cluster: ") && said.contains("set KUBECONFIG"), "{said}");
+    assert!(said.contains(".kube/config") && said.matches("config: ").count() == 0, "{said}");
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
 }

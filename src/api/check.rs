@@ -23,7 +23,12 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.path.is_empty() { f.write_str(&self.message) } else { write!(f, "{}: {}", self.path, self.message) }
+        // The rules' messages begin with the field where the API server's own words would leave it open.
+        if self.message.starts_with(&self.path) {
+            f.write_str(&self.message)
+        } else {
+            write!(f, "{}: {}", self.path, self.message)
+        }
     }
 }
 
@@ -311,6 +316,11 @@ mod tests {
         ] {
             let found = faults(path, value.clone());
             assert!(found.contains(wanted), "{path} = {value}: {found:?}");
+            for line in found.lines() {
+                let (place, message) = line.split_once(' ').unwrap();
+                let place = place.trim_end_matches(':');
+                assert!(!message.contains(&format!("{place} ")), "the place is said twice: {line}");
+            }
         }
     }
 }

@@ -25,7 +25,8 @@ pub struct CpuDriver {
     pub pinning: Option<Pinning>,
 }
 
-/// What one device is.
+/// What one device is. `Core`, the default: a physical core with all its hardware threads. `Thread`: one hardware thread, a
+/// CPU as the kernel numbers them.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Granularity {
     /// A physical core with all its hardware threads.
@@ -35,7 +36,8 @@ pub enum Granularity {
     Thread,
 }
 
-/// How claimed CPUs become a container's.
+/// How claimed CPUs become a container's. `NRI`, the default: through the container runtime, the claim's containers get
+/// exactly their CPUs, and others keep off. `None`: they are only named in the containers' environment.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Pinning {
     /// Through the container runtime's NRI socket: the claim's containers get exactly their CPUs, all others keep off.

@@ -95,6 +95,35 @@ mod tests {
         assert_eq!(found, Vec::<String>::new());
     }
 
+    /// For `kubectl explain`, which shows neither a default that is not in the schema nor what a value means. The
+    /// description is that of the enum's type, not the field's.
+    #[test]
+    fn a_choice_says_its_values_and_which_is_the_default() {
+        fn walk(path: &str, value: &Value, choices: &mut usize) {
+            if let (Some(Value::Array(values)), Some(Value::String(text))) =
+                (value.get("enum"), value.get("description"))
+            {
+                *choices += 1;
+                for value in values {
+                    let value = value.as_str().unwrap();
+                    assert!(text.contains(&format!("`{value}`")), "{path} does not say {value}: {text}");
+                }
+                let required = path.ends_with("/operator");
+                assert!(required || text.contains("default"), "{path} does not say the default: {text}");
+            }
+            match value {
+                Value::Object(map) => {
+                    map.iter().for_each(|(key, value)| walk(&format!("{path}/{key}"), value, choices))
+                }
+                Value::Array(items) => items.iter().for_each(|item| walk(path, item, choices)),
+                _ => {}
+            }
+        }
+        let mut choices = 0;
+        walk("", schema().pointer("/properties/spec").unwrap(), &mut choices);
+        assert!(choices >= 8, "{choices}");
+    }
+
     #[test]
     fn nothing_is_nullable_and_no_enum_has_null() {
         let text = schema().to_string();

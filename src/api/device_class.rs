@@ -56,7 +56,8 @@ pub struct DeviceClassPolicy {
     pub config: Vec<DeviceClassConfiguration>,
 }
 
-/// A ready-made policy.
+/// A ready-made policy to start from; a match on the same key replaces the preset's own. `HighPerformance`: 32 cores and
+/// 256 GB or more. `GeneralPurpose`: every device that is not that. `Arm`, `Intel`, `Amd`: who made it. By default none.
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Preset {
     /// Large server machines: see the documentation for the thresholds.
@@ -86,7 +87,8 @@ pub struct Match {
     #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}$')")
         .message("a key must be name or domain/name with a C identifier as name, such as cores or cpu.intel.com/family"))]
     pub key: String,
-    /// How the device's value is compared.
+    /// How the device's value is compared: `In`, `NotIn` with `values`; `Exists`, `DoesNotExist` with nothing; `Gt`, `Gte`,
+    /// `Lt`, `Lte` with `value`.
     pub operator: MatchOperator,
     /// What In and NotIn compare with.
     #[serde(default, skip_serializing_if = "Option::is_none")]

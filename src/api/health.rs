@@ -22,7 +22,7 @@ pub struct Health {
     pub on_unhealthy: Option<OnUnhealthy>,
 }
 
-/// What is done about an unhealthy node.
+/// What is done about an unhealthy node. `Report`, the default and the only one yet: status, events and metrics say so.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnUnhealthy {
     /// Say so in status, events and metrics.

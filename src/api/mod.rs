@@ -116,7 +116,9 @@ pub struct Driver {
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {}
 
-/// What happens to claims in use when the object is deleted.
+/// What happens to claims in use when the object is deleted. `WaitForClaims`, the default: the plugin stays until no claim
+/// holds its devices, and the status names the claims. `Force`: everything is removed at once; pods that hold devices then
+/// stay Terminating until a driver of this name is back.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeletionPolicy {
     /// The plugin stays until no claim holds its devices; the status names the claims waited for.

@@ -26,7 +26,8 @@ pub struct NodePlugin {
         .message("spec.nodePlugin.image must be an image reference without spaces, such as registry.example.com/dra-operator:0.1.0"))]
     pub image: Option<String>,
 
-    /// When the image is pulled. Default: as Kubernetes does (`Always` for the tag `latest`, else `IfNotPresent`).
+    /// When the image is pulled: `Always`, `IfNotPresent` or `Never`. By default as Kubernetes does: `Always` for the tag
+    /// `latest`, else `IfNotPresent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
@@ -77,7 +78,7 @@ pub struct NodePlugin {
     #[schemars(length(max = 100))]
     pub nri_socket: Option<String>,
 
-    /// How much the plugin logs. Default `Info`.
+    /// How much the plugin logs: `Error`, `Warn`, `Info` (the default), `Debug` or `Trace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<LogLevel>,
 

@@ -1,6 +1,6 @@
 //! The cluster a verb is about, as kubectl finds it. IO: kubeconfig, the API server.
 
-use std::{path::PathBuf, time::Duration};
+use std::{error::Error as _, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args as ClapArgs;
@@ -38,7 +38,9 @@ impl Cluster {
         } else {
             let config = Config::infer().await;
             return connect(config.map_err(|error| {
-                anyhow!("cannot find the cluster: set KUBECONFIG, or name a file with --kubeconfig ({error})")
+                // Outside a pod its other half, that this is none, says nothing.
+                let kubeconfig = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                anyhow!("cannot find the cluster: {kubeconfig}; set KUBECONFIG, or name a file with --kubeconfig")
             })?);
         };
         let context =
@@ -71,7 +73,10 @@ where
                 K::api_version(&())
             ),
             Err(Error::Api(status)) if status.code == 403 => {
-                bail!("you may not list {kind} in all namespaces: {}", status.message)
+                bail!(
+                    "you may not list {kind}: {}; an admin can let you, with the ClusterRole dra-operator-viewer",
+                    status.message
+                )
             }
             Err(Error::Api(status)) if status.code == 401 => {
                 bail!("the cluster at {address} does not know you: {}", status.message)

@@ -5,8 +5,8 @@ use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use super::table;
 use crate::drivers::{Driver as _, cpu::CpuDriver};
 
-/// Two tables: what is the same on all devices, once; then the devices.
-pub(super) fn table(driver: &CpuDriver) -> String {
+/// Two tables: what is the same on all devices of the machine, also the reserved, once; then the devices that are offered.
+pub(super) fn table(machine: &CpuDriver, driver: &CpuDriver) -> String {
     let devices = &driver.inventory().devices;
     let rows = devices.iter().map(|device| {
         let of = |name: &str| attribute(device, name);
@@ -23,9 +23,10 @@ pub(super) fn table(driver: &CpuDriver) -> String {
         ]
     });
     let list = table::render(["NAME", "CPUS", "SOCKET", "CORE", "NUMA", "L3", "TYPE", "MHZ"], rows);
+    let whole = &machine.inventory().devices;
     let machine =
         ["architecture", "vendor", "family", "generation", "model", "cores", "memoryGB", "turboBoost", "smtEnabled"]
-            .map(|name| distinct(devices, name));
+            .map(|name| distinct(whole, name));
     let header = ["ARCHITECTURE", "VENDOR", "FAMILY", "GENERATION", "MODEL", "CORES", "MEMORY-GB", "TURBO", "SMT"];
     format!("{}\n{list}", table::render(header, [machine]))
 }

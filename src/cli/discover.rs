@@ -53,21 +53,26 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let kind = std::fs::metadata(root).with_context(|| format!("host root {}", root.display()))?;
     ensure!(kind.is_dir(), "host root {} is not a directory: name one that has proc and sys", root.display());
     let host = Host::at(root);
-    let driver = CpuDriver::new(&host.observe_machine(), args.granularity, &args.reserved_cpus);
+    let machine = host.observe_machine();
+    let whole = CpuDriver::new(&machine, args.granularity, &CpuSet::default());
+    let driver = CpuDriver::new(&machine, args.granularity, &args.reserved_cpus);
     let Inventory { devices, warnings } = driver.inventory();
     for warning in warnings {
         eprintln!("warning: {warning}");
     }
-    if devices.is_empty() && args.reserved_cpus.is_empty() {
+    if whole.inventory().devices.is_empty() {
         bail!("no CPU found under {}: it needs sys/devices/system/cpu or proc/stat of a machine", root.display());
     }
     let node = args.node_name.clone().or_else(|| host.observe_name()).unwrap_or_else(|| "localhost".to_owned());
     let pool = NodePool { driver: args.driver_name.clone(), node, owner: None };
     let slices = List::<ResourceSlice> { items: pool.pack(devices), ..List::default() };
     stdout::print(&match args.output {
-        Output::Table => devices::table(&driver),
+        Output::Table => devices::table(&whole, &driver),
         Output::Yaml => serde_saphyr::to_string(&slices)?,
         Output::Json => serde_json::to_string_pretty(&slices)? + "\n",
     })?;
+    if devices.is_empty() {
+        eprintln!("no devices: each has a CPU of --reserved-cpus {}", args.reserved_cpus);
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -18,6 +18,9 @@ use super::{
 pub(super) struct Args {
     #[command(flatten)]
     cluster: Cluster,
+    /// Taken as kubectl takes it, and of no effect: classes and devices are the whole cluster's.
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,

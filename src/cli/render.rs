@@ -14,6 +14,7 @@ use super::stdout;
 use crate::{
     api,
     controller::build::{self, Settings},
+    policy::preview::syntax_error,
 };
 
 /// Arguments of `render`.
@@ -86,6 +87,10 @@ fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<St
         )]);
     }
     let config = api::parse(document).map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    let unparsed = unparsed(&config);
+    if !unparsed.is_empty() {
+        return Err(unparsed);
+    }
     let desired = build::children(&config, settings);
     if !desired.unbuildable.is_empty() {
         return Err(desired.unbuildable.iter().map(|child| format!("{}: {}", child.key, child.message)).collect());
@@ -95,6 +100,19 @@ fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<St
         .iter()
         .map(|child| serde_saphyr::to_string(&child.object).map_err(|error| vec![error.to_string()]))
         .collect()
+}
+
+/// Raw selectors that are no CEL. What is well formed and yet refused, such as a comparison of two types, the API server
+/// alone can tell.
+fn unparsed(config: &api::DraDriverConfig) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (class, policy) in config.spec.device_classes.iter().enumerate() {
+        for (index, selector) in policy.selectors.iter().enumerate() {
+            let place = format!("spec.deviceClasses[{class}].selectors[{index}]");
+            faults.extend(syntax_error(selector).map(|error| format!("{place} is no CEL: {error}")));
+        }
+    }
+    faults
 }
 
 #[cfg(test)]
@@ -139,6 +157,17 @@ mod tests {
             (
                 &MINIMAL.replace("cpu: {}}", "cpu: {}}, nodePlugin: {resources: {limit: {}}}"),
                 "x.yaml: spec.nodePlugin.resources.limit: unknown field",
+            ),
+            (
+                &MINIMAL.replace(
+                    "cpu: {}}",
+                    "cpu: {}}, deviceClasses: [{name: a, preset: Arm, selectors: ['true', 'a &&']}]",
+                ),
+                "x.yaml: spec.deviceClasses[0].selectors[1] is no CEL: line 1, column 5: Syntax error",
+            ),
+            (
+                &MINIMAL.replace("cpu: {}", "cpu: {reservedCPUs: '1-0'}"),
+                "x.yaml: spec.driver.cpu.reservedCPUs is no CPU list",
             ),
             (
                 "kind: DraDriverConfig\napiVersion: dra-operator.dev/v1alpha1\nmetadata: {name: a}\n",

@@ -9,7 +9,10 @@
 
 mod evaluate;
 mod nesting;
+mod parse;
 mod screen;
+
+pub use parse::syntax_error;
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -15,6 +15,9 @@ chains() {
   "$1-save" 2>/dev/null | awk '/^\*/ { table = substr($1, 2) } /^:(KUBE|CNI)-/ { print table, substr($1, 2) }'
 }
 
+# tables COMMAND: the tables that there are. The kernel makes one, with its base chains, for the first rule in it.
+tables() { "$1-save" 2>/dev/null | sed -n 's/^\*//p'; }
+
 # remember: how the machine is; once, and whole or not at all.
 remember() {
   [ ! -d $before ] || return 0
@@ -27,6 +30,7 @@ remember() {
   sysctl "${sysctls[@]}" >$before.new/sysctls 2>/dev/null || true
   for command in iptables ip6tables; do
     chains $command >$before.new/$command
+    tables $command >$before.new/$command.tables
   done
   mv $before.new $before
 }
@@ -34,7 +38,6 @@ remember() {
 # make_groups: the parent group in every hierarchy; cpusets start with all CPUs and memory nodes.
 make_groups() {
   local hierarchy
-  [ -d $cgroups/cpuset ] || fail "no cpuset hierarchy at $cgroups/cpuset: this cluster is for a machine with cgroup v1"
   for hierarchy in "$cgroups"/*/; do
     [ -e "$hierarchy/cgroup.procs" ] || continue
     mkdir -p "$hierarchy/$cgroup"
@@ -69,6 +72,15 @@ drop_chains() {
   done
 }
 
+# drop_tables COMMAND FAMILY: the tables that were not there before, where nobody else has put anything into them.
+drop_tables() {
+  local command=$1 table
+  [ -f "$before/$command.tables" ] || return 0
+  for table in $(tables "$command" | grep -vxFf "$before/$command.tables" || true); do
+    "$command-save" -t "$table" 2>/dev/null | grep -qE '^(-A|:[^ ]+ -)' || nft delete table "$2" "$table" 2>/dev/null || true
+  done
+}
+
 unmount_all() {
   local mount
   awk -v a="$var/" -v b="$run/" 'index($5, a) == 1 || index($5, b) == 1 { print $5 }' /proc/self/mountinfo | tac |
@@ -97,6 +109,8 @@ restore() {
   if [ -d $before ]; then
     drop_chains iptables
     drop_chains ip6tables
+    drop_tables iptables ip
+    drop_tables ip6tables ip6
     sed 's/ = /=/' $before/sysctls | while IFS= read -r setting; do sysctl -q -w "$setting" 2>/dev/null || true; done
     # In a place that was there before, only what leads into the cluster's own directories is ours.
     [ ! -d /var/log/containers ] || find /var/log/containers -lname "$var/*" -delete

@@ -141,6 +141,18 @@ fn the_controllers_pod_fits_the_restricted_level_of_pod_security() {
 }
 
 #[test]
+fn who_may_view_the_cluster_may_see_what_there_is_to_claim_and_no_more() {
+    let role = objects(&helm_template(&[])).remove("ClusterRole /dra-operator-viewer").unwrap();
+    assert_eq!(role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"], "true");
+    let rules = role["rules"].as_array().unwrap();
+    for rule in rules {
+        assert_eq!(rule["verbs"], json!(["get", "list", "watch"]));
+    }
+    // What `menu` lists.
+    assert_eq!(rules[0]["resources"], json!(["deviceclasses", "resourceslices", "resourceclaims"]));
+}
+
+#[test]
 fn the_node_plugins_image_is_the_controllers_own_unless_another_is_named() {
     let image = |values: &[&str]| {
         let deployment = objects(&helm_template(values)).remove("Deployment dra-operator/dra-operator").unwrap();

@@ -19,6 +19,10 @@
 {{- printf "%s-metrics" (include "dra-operator.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}
 
+{{- define "dra-operator.viewerName" -}}
+{{- printf "%s-viewer" (include "dra-operator.fullname" . | trunc 56 | trimSuffix "-") -}}
+{{- end -}}
+
 {{- define "dra-operator.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "dra-operator.fullname" .) .Values.serviceAccount.name -}}

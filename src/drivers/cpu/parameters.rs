@@ -7,15 +7,15 @@ use serde_json::Value;
 
 /// Checks one opaque configuration; the error says what is wrong.
 pub(super) fn check(parameters: &Value) -> Result<(), String> {
-    const INSTEAD: &str = "the CPU driver takes no parameters: write {} or leave the configuration out";
+    const NONE: &str = "the CPU driver takes no parameters: write {} or leave the configuration out";
     match parameters {
         Value::Object(fields) => match fields.keys().next() {
             None => Ok(()),
-            Some(field) => Err(format!("unknown field {field:?}; {INSTEAD}")),
+            Some(field) => Err(format!("{NONE}; there is a field {field:?}")),
         },
-        Value::Null => Err(format!("they are null, not an object; {INSTEAD}")),
+        Value::Null => Err(format!("{NONE}; they are null, not an object")),
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Err(format!("they are not an object; {INSTEAD}"))
+            Err(format!("{NONE}; they are not an object"))
         }
     }
 }

@@ -12,7 +12,7 @@ use kube_cel::cel::{
     common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, SelectExpr, operators},
 };
 
-use super::nesting;
+use super::parse;
 
 /// The most steps that one evaluation may take, for any device. An expression of the greatest length that loops over
 /// nothing takes some thousands.
@@ -69,24 +69,10 @@ const FUNCTIONS: [&str; 28] = [
 
 /// Compiles; an error says what only Kubernetes can evaluate.
 pub(super) fn compile(expression: &str) -> Result<Screened, String> {
-    if nesting::depth(expression) > nesting::MAX {
-        return Err(format!("it nests deeper than {} levels", nesting::MAX));
-    }
-    let program = parse(expression)?;
+    let program = parse::program(expression)?;
     let mut screen = Screen { names: BTreeSet::new(), variables: Vec::new(), rounds: 1, steps: 0 };
     screen.expr(program.expression())?;
     Ok(Screened { program, names: screen.names })
-}
-
-/// Parses, on a stack of its own: the generated parser takes some 100 KiB of it for each bracket in a debug build.
-fn parse(expression: &str) -> Result<Program, String> {
-    const STACK: usize = 16 << 20;
-    let parse = || Program::compile(expression).map_err(|error| format!("it does not compile here: {error}"));
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, parse);
-        let thread = thread.map_err(|error| format!("no thread could be started to parse it: {error}"))?;
-        thread.join().unwrap_or_else(|_| Err("the parser failed".into()))
-    })
 }
 
 struct Screen {
