@@ -1,17 +1,38 @@
-//! Every DraDriverConfig in the documentation and the samples is one that the API server would take. IO: reads the checkout.
+//! What the documentation and the samples show is so: objects that would be taken, claims that no device ends, commands and
+//! what they print, links. IO: reads the checkout, runs the product.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use dra_operator::{
-    api::parse,
+    api::{DraDriverConfig, Granularity, parse},
     controller::build::{Settings, children},
+    drivers::{Driver as _, cpu::CpuDriver},
+    host::{Host, cpuset::CpuSet},
+    policy::{device_class, preview::Matcher},
 };
+use k8s_openapi::api::resource::v1::{Device, DeviceSelector};
 use serde_json::Value;
+
+mod machines;
+
+use machines::servers::{KINDS, server};
+
+const OPERATOR: &str = env!("CARGO_BIN_EXE_dra-operator");
+const NOTES: &str = "charts/dra-operator/templates/NOTES.txt";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
 
 /// Files with one of these endings below the folder.
 fn files(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
@@ -25,36 +46,183 @@ fn files(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The YAML in a file: all of it, or what is fenced as such.
-fn yaml(path: &Path) -> Vec<String> {
-    let text = fs::read_to_string(path).unwrap();
-    if path.extension().is_some_and(|ending| ending != "md") {
-        return vec![text];
+/// What is fenced as of a language.
+fn fenced<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    // Between the fences is every second part.
+    let blocks = text.split("```").skip(1).step_by(2);
+    blocks
+        .filter_map(|block| block.split_once('\n'))
+        .filter(|(of, _)| *of == language)
+        .map(|(_, block)| block)
+        .collect()
+}
+
+/// Every YAML document that people are shown and that names the kind, with its file.
+fn shown(kind: &str) -> Vec<(String, Value)> {
+    let mut blocks = Vec::new();
+    let mut paths = vec![root().join("README.md")];
+    for folder in ["docs", "config/samples", "demo"] {
+        files(&root().join(folder), &["md", "yaml"], &mut paths);
     }
-    let fenced = text.split("```yaml\n").skip(1);
-    fenced.filter_map(|rest| rest.split("```").next()).map(str::to_owned).collect()
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        if name.ends_with("md") {
+            blocks.extend(fenced(&text, "yaml").into_iter().map(|block| (name.clone(), block.to_owned())));
+        } else {
+            blocks.push((name, text));
+        }
+    }
+    // In the chart's notes it is indented, for `kubectl apply -f -`.
+    let notes = read(NOTES);
+    let lines = notes.lines().skip_while(|line| !line.ends_with("<<END")).skip(1).take_while(|line| *line != "  END");
+    blocks.push((NOTES.into(), lines.map(|line| format!("{}\n", &line[2..])).collect()));
+
+    let mut found = Vec::new();
+    for (name, block) in blocks.iter().filter(|(_, block)| block.contains(&format!("kind: {kind}\n"))) {
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(block).unwrap_or_else(|error| panic!("{name}: {error}"));
+        found.extend(documents.into_iter().filter(|one| one["kind"] == kind).map(|one| (name.clone(), one)));
+    }
+    found
+}
+
+fn configs() -> Vec<(String, DraDriverConfig)> {
+    let parsed = |(name, document): (String, Value)| {
+        let config = parse(&document).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
+        (name, config)
+    };
+    shown("DraDriverConfig").into_iter().map(parsed).collect()
 }
 
 #[test]
 fn every_config_in_the_documents_would_be_taken() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut paths = vec![root.join("README.md")];
-    paths.retain(|path| path.exists());
-    for folder in ["docs", "config/samples", "demo"] {
-        files(&root.join(folder), &["md", "yaml"], &mut paths);
-    }
     let settings = Settings { namespace: "dra-operator".into(), image: "image".into(), ..Settings::default() };
-    let mut configs = 0;
-    for path in paths {
-        for block in yaml(&path).iter().filter(|block| block.contains("kind: DraDriverConfig")) {
-            let documents: Vec<Value> =
-                serde_saphyr::from_multiple(block).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            for document in documents.iter().filter(|document| document["kind"] == "DraDriverConfig") {
-                configs += 1;
-                let config = parse(document).unwrap_or_else(|faults| panic!("{}: {faults:?}", path.display()));
-                assert_eq!(children(&config, &settings).unbuildable, [], "{}", path.display());
+    let configs = configs();
+    for (name, config) in &configs {
+        assert_eq!(children(config, &settings).unbuildable, [], "{name}");
+    }
+    let names: Vec<&str> = configs.iter().map(|(name, _)| name.as_str()).collect();
+    for wanted in ["README.md", "docs/cluster-admin.md", "config/samples/cpu.yaml", NOTES] {
+        assert!(names.contains(&wanted), "{wanted} is not among {names:?}");
+    }
+}
+
+#[test]
+fn the_readme_shows_the_sample() {
+    let configs = configs();
+    let spec = |wanted: &str| &configs.iter().find(|(name, _)| name == wanted).unwrap().1.spec;
+    assert_eq!(spec("README.md"), spec("config/samples/cpu.yaml"));
+}
+
+/// A device of each server of the demo.
+fn devices() -> Vec<Device> {
+    let device = |(kind, _): (&str, u32)| {
+        let root = tempfile::tempdir().unwrap();
+        server(kind).unwrap().write(root.path()).unwrap();
+        let machine = Host::at(root.path()).observe_machine();
+        CpuDriver::new(&machine, Granularity::Core, &CpuSet::default()).inventory().devices[0].clone()
+    };
+    KINDS.into_iter().map(device).collect()
+}
+
+/// Class and selectors of every choice of a claim's or a template's requests.
+fn choices(claim: &Value) -> Vec<(String, Vec<DeviceSelector>)> {
+    let spec = claim.pointer("/spec/spec").unwrap_or(&claim["spec"]);
+    let requests = spec["devices"]["requests"].as_array().unwrap().iter();
+    let choices = requests.flat_map(|request| match &request["firstAvailable"] {
+        Value::Array(choices) => choices.clone(),
+        _ => vec![request["exactly"].clone()],
+    });
+    let read = |choice: Value| {
+        let selectors = choice.get("selectors").cloned().unwrap_or_else(|| Value::Array(Vec::new()));
+        (choice["deviceClassName"].as_str().unwrap().to_owned(), serde_json::from_value(selectors).unwrap())
+    };
+    choices.map(read).collect()
+}
+
+#[test]
+fn no_claim_in_the_documents_is_ended_by_a_device_under_any_config_in_them() {
+    let (configs, devices) = (configs(), devices());
+    let claims = [shown("ResourceClaim"), shown("ResourceClaimTemplate")].concat();
+    let mut matched = 0;
+    for (claim_file, claim) in &claims {
+        for (class, selectors) in choices(claim) {
+            for (config_file, config) in &configs {
+                let Some(policy) = config.spec.device_classes.iter().find(|policy| policy.name == class) else {
+                    panic!("{config_file} has no class {class}, which {claim_file} asks for")
+                };
+                let mut spec = device_class(policy, config.spec.driver_name()).unwrap();
+                spec.selectors.get_or_insert_default().extend(selectors.clone());
+                let matcher = Matcher::new(&spec);
+                for device in &devices {
+                    let answer = matcher.matches(config.spec.driver_name(), device);
+                    let answer = answer.unwrap_or_else(|error| panic!("{claim_file} under {config_file}: {error}"));
+                    matched += usize::from(answer);
+                }
             }
         }
     }
-    assert!(configs >= 2, "{configs} found");
+    // A claim of a core, two choices of Xeons; in the documents, the samples and the demo.
+    assert!(claims.len() >= 5 && matched >= 4 * claims.len(), "{} claims, {matched} matches", claims.len());
+}
+
+fn operator(arguments: &[&str]) -> String {
+    let output = Command::new(OPERATOR).args(arguments).env_remove("NODE_NAME").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn discover_prints_what_the_reference_shows() {
+    let page = read("docs/reference/command-line.md");
+    let block = fenced(&page, "").into_iter().find(|block| block.contains("--host-root ./xeon-small\n")).unwrap();
+    let (_, shown) = block.split_once("--host-root ./xeon-small\n").unwrap();
+    let root = tempfile::tempdir().unwrap();
+    server("xeon-small").unwrap().write(root.path()).unwrap();
+    let printed = operator(&["discover", "--host-root", root.path().to_str().unwrap()]);
+    assert!(printed.starts_with(shown.trim_end_matches("…\n")), "{printed}\n{shown}");
+}
+
+#[test]
+fn a_machine_is_recorded_by_the_command_in_the_documents() {
+    let page = read("docs/driver-developer.md");
+    let [command] = fenced(&page, "bash")[..] else { panic!("one command to record a machine") };
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new("bash").args(["-c", command]).current_dir(directory.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(directory.path().join("machine.tar.xz").metadata().unwrap().len() > 1000);
+    let recorded = directory.path().join("recorded");
+    assert_eq!(operator(&["discover", "--host-root", recorded.to_str().unwrap()]), operator(&["discover"]));
+}
+
+#[test]
+fn every_link_in_the_documents_leads_somewhere() {
+    let mut paths = vec![root().join("README.md"), root().join("CONTRIBUTING.md"), root().join("CHANGELOG.md")];
+    for folder in ["docs", "charts", "tests/cluster", "tests/bench"] {
+        files(&root().join(folder), &["md"], &mut paths);
+    }
+    let mut links = 0;
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") {
+                continue;
+            }
+            links += 1;
+            let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", path.display());
+            if let Some(anchor) = anchor {
+                let text = fs::read_to_string(&target).unwrap();
+                let anchors = text.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(' '));
+                let known = anchors.map(|title| {
+                    let kept = title.to_lowercase().replace(' ', "-");
+                    kept.chars().filter(|c| c.is_alphanumeric() || *c == '-').collect::<String>()
+                });
+                assert!(known.into_iter().any(|known| known == anchor), "{}: {link}", path.display());
+            }
+        }
+    }
+    assert!(links > 20, "{links}");
 }
