@@ -76,7 +76,7 @@ fn shown(kind: &str) -> Vec<(String, Value)> {
     // In the chart's notes it is indented, for `kubectl apply -f -`.
     let notes = read(NOTES);
     let lines = notes.lines().skip_while(|line| !line.ends_with("<<END")).skip(1).take_while(|line| *line != "  END");
-    blocks.push((NOTES.into(), lines.map(|line| format!("{}\n", &line[2..])).collect()));
+    blocks.push((NOTES.into(), lines.map(|line| line[2..].to_owned() + "\n").collect()));
 
     let mut found = Vec::new();
     for (name, block) in blocks.iter().filter(|(_, block)| block.contains(&format!("kind: {kind}\n"))) {
@@ -145,7 +145,7 @@ fn choices(claim: &Value) -> Vec<(String, Vec<DeviceSelector>)> {
 fn no_claim_in_the_documents_is_ended_by_a_device_under_any_config_in_them() {
     let (configs, devices) = (configs(), devices());
     let claims = [shown("ResourceClaim"), shown("ResourceClaimTemplate")].concat();
-    let mut matched = 0;
+    let mut found = 0;
     for (claim_file, claim) in &claims {
         for (class, selectors) in choices(claim) {
             for (config_file, config) in &configs {
@@ -158,13 +158,13 @@ fn no_claim_in_the_documents_is_ended_by_a_device_under_any_config_in_them() {
                 for device in &devices {
                     let answer = matcher.matches(config.spec.driver_name(), device);
                     let answer = answer.unwrap_or_else(|error| panic!("{claim_file} under {config_file}: {error}"));
-                    matched += usize::from(answer);
+                    found += usize::from(answer);
                 }
             }
         }
     }
     // A claim of a core, two choices of Xeons; in the documents, the samples and the demo.
-    assert!(claims.len() >= 5 && matched >= 4 * claims.len(), "{} claims, {matched} matches", claims.len());
+    assert!(claims.len() >= 5 && found >= 4 * claims.len(), "{} claims, {found} matches", claims.len());
 }
 
 fn operator(arguments: &[&str]) -> String {

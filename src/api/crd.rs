@@ -113,7 +113,7 @@ mod tests {
             }
             match value {
                 Value::Object(map) => {
-                    map.iter().for_each(|(key, value)| walk(&format!("{path}/{key}"), value, choices))
+                    map.iter().for_each(|(key, value)| walk(&format!("{path}/{key}"), value, choices));
                 }
                 Value::Array(items) => items.iter().for_each(|item| walk(path, item, choices)),
                 _ => {}
