@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     child::{Child, ChildKey, ChildKind},
-    metrics::{Metrics, Verb},
+    metrics::{Failure, Metrics, Verb},
     observe::{Live, child_api},
     plan::{Action, Block, Memory},
 };
@@ -94,11 +94,11 @@ impl Writer {
                     if let Block::Refused { message, .. } = &block {
                         memory.refuse(&child, message.clone(), now);
                     }
-                    self.metrics.failed("refused");
+                    self.metrics.failed(Failure::Refused);
                     report.blocks.push(block);
                 }
                 Err(Trouble::Failure(message)) => {
-                    self.metrics.failed("write");
+                    self.metrics.failed(Failure::Write);
                     report.failures.push((child.key, message));
                 }
             }
@@ -150,7 +150,7 @@ impl Writer {
             Ok(_) => report.written.push((key, because)),
             Err(error) if is_gone(&error) => {}
             Err(error) => {
-                self.metrics.failed("write");
+                self.metrics.failed(Failure::Write);
                 report.failures.push((key, in_words(&error)));
             }
         }

@@ -8,6 +8,8 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+use super::child::ChildKind;
+
 /// What a write does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(missing_docs, reason = "the words say it")]
@@ -17,6 +19,36 @@ pub enum Verb {
     Status,
     Finalizer,
     Event,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The API server refuses an object, or somebody else has one of its name.
+    Refused,
+    /// An object could not be written.
+    Write,
+    /// A look ended early.
+    Reconcile,
+    /// A watch broke off.
+    Watch,
+    /// A config cannot be read.
+    InvalidObject,
+}
+
+impl Failure {
+    const ALL: [Self; 5] = [Self::Refused, Self::Write, Self::Reconcile, Self::Watch, Self::InvalidObject];
+
+    const fn label(self) -> ReasonLabel {
+        let reason = match self {
+            Self::Refused => "refused",
+            Self::Write => "write",
+            Self::Reconcile => "reconcile",
+            Self::Watch => "watch",
+            Self::InvalidObject => "invalid_object",
+        };
+        ReasonLabel { reason }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -58,6 +90,13 @@ impl Metrics {
             devices: Gauge::default(),
             leader: Gauge::default(),
         };
+        // A series that begins with its first count has no zero to grow from.
+        for failure in Failure::ALL {
+            drop(metrics.errors.get_or_create(&failure.label()));
+        }
+        for (kind, verb) in writes() {
+            drop(metrics.writes.get_or_create(&WriteLabels { kind, verb }));
+        }
         let registry = registry.sub_registry_with_prefix("dra_controller");
         registry.register_with_unit(
             "reconcile_duration",
@@ -89,9 +128,22 @@ impl Metrics {
     }
 
     /// Notes one error.
-    pub fn failed(&self, reason: &'static str) {
-        self.errors.get_or_create(&ReasonLabel { reason }).inc();
+    pub fn failed(&self, failure: Failure) {
+        self.errors.get_or_create(&failure.label()).inc();
     }
+}
+
+/// Every write there is.
+fn writes() -> impl Iterator<Item = (&'static str, Verb)> {
+    let children = ChildKind::ALL.map(ChildKind::as_str);
+    let children = children.into_iter().flat_map(|kind| [Verb::Apply, Verb::Delete].map(|verb| (kind, verb)));
+    let others = [
+        ("DraDriverConfig", Verb::Status),
+        ("DraDriverConfig", Verb::Finalizer),
+        ("ResourceSlice", Verb::Delete),
+        ("Event", Verb::Event),
+    ];
+    children.chain(others)
 }
 
 /// Records on drop.
@@ -103,5 +155,38 @@ pub struct Timing<'a> {
 impl Drop for Timing<'_> {
     fn drop(&mut self) {
         self.metrics.duration.observe(self.start.elapsed().as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_series_is_there_from_the_start_and_counts_on_from_zero() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        let text = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            text
+        };
+        let begun = text();
+        for series in [
+            r#"dra_controller_errors_total{reason="refused"} 0"#,
+            r#"dra_controller_errors_total{reason="invalid_object"} 0"#,
+            r#"dra_controller_api_writes_total{kind="DaemonSet",verb="Apply"} 0"#,
+            r#"dra_controller_api_writes_total{kind="DraDriverConfig",verb="Status"} 0"#,
+            r#"dra_controller_api_writes_total{kind="Event",verb="Event"} 0"#,
+        ] {
+            assert!(begun.contains(series), "{series} in:\n{begun}");
+        }
+        for failure in Failure::ALL {
+            metrics.failed(failure);
+        }
+        for (kind, verb) in writes() {
+            metrics.wrote(kind, verb);
+        }
+        assert_eq!(text().lines().count(), begun.lines().count(), "no series came with its first count");
     }
 }

@@ -22,6 +22,7 @@ pub mod preflight;
 pub mod reconcile;
 pub mod rollout;
 pub mod run;
+pub mod series;
 pub mod status;
 #[cfg(test)]
 mod testing;

@@ -16,7 +16,7 @@ use std::{
 use jiff::Timestamp;
 use kube::{
     ResourceExt,
-    runtime::{controller::Action, events::Recorder, reflector::Store},
+    runtime::{controller::Action, reflector::Store},
 };
 use tokio::sync::watch;
 
@@ -27,9 +27,11 @@ use super::{
     apply::{Report, Writer},
     build::{self, Settings},
     deletion::{self, Waiting},
+    metrics::Failure,
     observe::{self, Caches, Guarded, Live},
     plan::{self, Block, Plan, WATCH_LAG},
     rollout,
+    series::Series,
     status::{self, Facts},
     view::{Snapshot, View},
 };
@@ -80,7 +82,7 @@ pub struct Context {
     /// What the cluster lacks.
     pub lacks: watch::Receiver<Option<String>>,
     /// Events.
-    pub recorder: Recorder,
+    pub events: Series,
     /// What is remembered of each config, by its id.
     pub remembered: Mutex<HashMap<String, Remembered>>,
 }
@@ -186,7 +188,7 @@ fn backoff(attempts: u32) -> Duration {
 /// After an error that came of reconcile itself.
 #[expect(clippy::needless_pass_by_value, reason = "the shape kube's Controller asks for")]
 pub fn on_error(_: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action {
-    context.writer.metrics.failed("reconcile");
+    context.writer.metrics.failed(Failure::Reconcile);
     tracing::warn!(%error, "reconcile");
     Action::requeue(Duration::from_secs(5))
 }

@@ -8,7 +8,7 @@ use kube::{
     runtime::{
         Controller,
         controller::{self, Config as Tuning},
-        events::{Recorder, Reporter},
+        events::Reporter,
         watcher,
     },
 };
@@ -23,10 +23,11 @@ use super::{
     build::Settings,
     http::{BEAT, Health, Phase},
     leader::{self, Candidate},
-    metrics::Metrics,
+    metrics::{Failure, Metrics},
     observe::{Caches, Changes, Guarded},
     preflight,
     reconcile::{Context, Pace, on_error, reconcile},
+    series::Series,
 };
 
 /// Changes that come closer together are looked at together.
@@ -109,7 +110,7 @@ impl Operator {
             pace,
             configs: controller.store(),
             lacks,
-            recorder: Recorder::new(
+            events: Series::new(
                 self.client.clone(),
                 Reporter { controller: FIELD_MANAGER.into(), instance: self.pod.clone() },
             ),
@@ -131,7 +132,7 @@ impl Operator {
         let reconciles = controller.run(reconcile, on_error, context).for_each(async |done| {
             // What reconcile itself met is told there; an object that is gone meanwhile is no news.
             if let Err(controller::Error::QueueError(error)) = done {
-                self.metrics.failed("watch");
+                self.metrics.failed(Failure::Watch);
                 tracing::warn!(%error, "watch DraDriverConfig (is its CRD installed?); it is tried again");
             }
         });
@@ -149,7 +150,7 @@ impl Operator {
             match change {
                 Ok(()) => news.notify_one(),
                 Err(error) => {
-                    self.metrics.failed("watch");
+                    self.metrics.failed(Failure::Watch);
                     tracing::warn!(%error, "watch");
                 }
             }

@@ -18,7 +18,7 @@ use crate::{
         apply::{FIELD_MANAGER, Report},
         build::APPLIED_HASH,
         events,
-        metrics::Verb,
+        metrics::{Failure, Verb},
         observe::Guarded,
         status,
     },
@@ -123,7 +123,7 @@ impl Context {
         let before = config.status.clone().unwrap_or_default();
         let status = status::invalid(&before, config.metadata.generation, error, now);
         if status != before {
-            self.writer.metrics.failed("invalid_object");
+            self.writer.metrics.failed(Failure::InvalidObject);
         }
         self.write_status(config, status, memory, now).await?;
         Ok(Looked::default())
@@ -158,7 +158,7 @@ impl Context {
 
     pub(super) async fn publish(&self, event: &Event, about: &k8s_openapi::api::core::v1::ObjectReference) {
         self.writer.metrics.wrote("Event", Verb::Event);
-        if let Err(error) = self.recorder.publish(event, about).await {
+        if let Err(error) = self.events.publish(event, about).await {
             tracing::warn!(%error, "an Event could not be written");
         }
     }

@@ -52,7 +52,7 @@ impl Scene {
             configs: store,
             pace: Arc::default(),
             lacks: watch::channel(Some("no API".to_owned())).1,
-            recorder: Recorder::new(client, Reporter { controller: "c".into(), instance: None }),
+            events: Series::new(client, Reporter { controller: "c".into(), instance: None }),
             remembered: HashMap::new().into(),
         };
         Self { context: Arc::new(context), configs, sent, server }

@@ -1,0 +1,92 @@
+//! Writes Events; one that was told a short while ago in the same words only counts on. IO: the Kubernetes API.
+//!
+//! kube's Recorder joins whatever has the same reason, and keeps the words of the first: "1 of 1 nodes" would be said, with
+//! a growing count, of nine nodes. The words of an Event that is there cannot be changed, so other words are another Event.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Client,
+    runtime::events::{Event, Recorder, Reporter},
+};
+
+/// As long as kube's Recorder joins.
+const JOINED: Duration = Duration::from_mins(6);
+
+/// Writes Events.
+pub struct Series {
+    client: Client,
+    reporter: Reporter,
+    /// The words last told of an object for a reason, when, and what joins more of them.
+    told: Mutex<HashMap<Key, (Option<String>, Instant, Recorder)>>,
+}
+
+type Key = (Option<String>, String);
+
+impl Series {
+    /// None is told yet.
+    pub fn new(client: Client, reporter: Reporter) -> Self {
+        Self { client, reporter, told: Mutex::default() }
+    }
+
+    /// Writes an Event about an object.
+    pub async fn publish(&self, event: &Event, about: &ObjectReference) -> Result<(), kube::Error> {
+        self.recorder(event, about).publish(event, about).await
+    }
+
+    fn recorder(&self, event: &Event, about: &ObjectReference) -> Recorder {
+        let now = Instant::now();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|_, (_, at, _)| now.duration_since(*at) < JOINED);
+        let key = (about.uid.clone(), event.reason.clone());
+        let same = told.remove(&key).filter(|(note, ..)| *note == event.note).map(|(.., recorder)| recorder);
+        let recorder = same.unwrap_or_else(|| Recorder::new(self.client.clone(), self.reporter.clone()));
+        told.insert(key, (event.note.clone(), now, recorder.clone()));
+        recorder
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::{client::Body, runtime::events::EventType};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::controller::events::event;
+
+    #[tokio::test]
+    async fn other_words_are_another_event_and_the_same_words_count_on() {
+        let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let written = tokio::spawn(async move {
+            let mut written = Vec::new();
+            while let Some((request, reply)) = server.next_request().await {
+                let method = request.method().to_string();
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let body: Value = serde_json::from_slice(&body).unwrap();
+                let count = body["series"]["count"].as_i64();
+                written.push((method, body["note"].as_str().unwrap().to_owned(), count));
+                let answer = json!({"metadata": {"name": "e"}, "eventTime": null});
+                reply.send_response(Response::new(Body::from(answer.to_string().into_bytes())));
+            }
+            written
+        });
+        let series = Series::new(Client::new(service, "ns"), Reporter { controller: "c".into(), instance: None });
+        let about = ObjectReference { uid: Some("u".into()), name: Some("cpu".into()), ..ObjectReference::default() };
+        for words in ["1 of 1", "1 of 1", "9 of 9"] {
+            let event = event(EventType::Normal, "Serving", "Reconcile", words.into());
+            series.publish(&event, &about).await.unwrap();
+        }
+        drop(series);
+        let wrote = |method: &str, note: &str, count| (method.to_owned(), note.to_owned(), count);
+        assert_eq!(
+            written.await.unwrap(),
+            [wrote("POST", "1 of 1", None), wrote("PATCH", "1 of 1", Some(2)), wrote("POST", "9 of 9", None)]
+        );
+    }
+}
