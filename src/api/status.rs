@@ -75,9 +75,12 @@ pub struct ClassStatus {
     pub nodes: i32,
     /// Of those devices, how many a claim holds.
     pub allocated: i32,
-    /// Why it matches nothing, or could not be made; absent when all is well.
+    /// Why it matches nothing, could not be made, or aborts claims, as one CamelCase word; absent when all is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The same in words, with what of the policy it comes of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 /// The first ten problems, and how many more there are.

@@ -3,7 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::{Event, EventType};
 
-use crate::api::conditions::ConditionType;
+use super::usage::ABORTS_CLAIMS;
+use crate::api::{ClassStatus, conditions::ConditionType};
 
 /// One Event for each condition that came, went over, or changed its reason; none for what only moved on in words, and
 /// none for health but where it was lost and is back: each node that joins makes it unknown for a while.
@@ -31,6 +32,17 @@ pub fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
             Some(event(kind, &now.reason, "Reconcile", now.message))
         })
         .collect()
+}
+
+/// A warning for each class that has come to abort claims: nothing else tells of it but its claims, which wait.
+pub fn aborting(before: &[ClassStatus], after: &[ClassStatus]) -> Vec<Event> {
+    let aborts = |class: &ClassStatus| class.reason.as_deref() == Some(ABORTS_CLAIMS);
+    let known = |name: &str| before.iter().any(|class| class.name == name && aborts(class));
+    let new = after.iter().filter(|class| aborts(class) && !known(&class.name));
+    let note = |class: &ClassStatus| {
+        format!("DeviceClass {}: {}", class.name, class.message.as_deref().unwrap_or("a selector is an error"))
+    };
+    new.map(|class| event(EventType::Warning, ABORTS_CLAIMS, "Reconcile", note(class))).collect()
 }
 
 /// An Event; its note is cut to what the API server takes.
@@ -88,6 +100,21 @@ mod tests {
     fn a_halted_roll_out_is_a_warning() {
         let events = transitions(&[], &[condition("Reconciling", "True", "RolloutBlocked")]);
         assert_eq!(events[0].type_, EventType::Warning);
+    }
+
+    #[test]
+    fn a_class_that_comes_to_abort_claims_is_warned_of_once() {
+        let class = |name: &str, reason: Option<&str>| ClassStatus {
+            name: name.into(),
+            reason: reason.map(Into::into),
+            message: Some("no such key".into()),
+            ..ClassStatus::default()
+        };
+        let before = [class("a", None), class("b", Some(ABORTS_CLAIMS))];
+        let after =
+            [class("a", Some(ABORTS_CLAIMS)), class("b", Some(ABORTS_CLAIMS)), class("c", Some("MatchesNothing"))];
+        let notes: Vec<_> = aborting(&before, &after).into_iter().filter_map(|event| event.note).collect();
+        assert_eq!(notes, ["DeviceClass a: no such key"]);
     }
 
     #[test]

@@ -22,11 +22,12 @@ const JOINED: Duration = Duration::from_mins(6);
 pub struct Series {
     client: Client,
     reporter: Reporter,
-    /// The words last told of an object for a reason, when, and what joins more of them.
-    told: Mutex<HashMap<Key, (Option<String>, Instant, Recorder)>>,
+    /// When it was told last, and what joins more of it.
+    told: Mutex<HashMap<Key, (Instant, Recorder)>>,
 }
 
-type Key = (Option<String>, String);
+/// An object's id, the reason and the words.
+type Key = (Option<String>, String, Option<String>);
 
 impl Series {
     /// None is told yet.
@@ -42,12 +43,12 @@ impl Series {
     fn recorder(&self, event: &Event, about: &ObjectReference) -> Recorder {
         let now = Instant::now();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|_, (_, at, _)| now.duration_since(*at) < JOINED);
-        let key = (about.uid.clone(), event.reason.clone());
-        let same = told.remove(&key).filter(|(note, ..)| *note == event.note).map(|(.., recorder)| recorder);
-        let recorder = same.unwrap_or_else(|| Recorder::new(self.client.clone(), self.reporter.clone()));
-        told.insert(key, (event.note.clone(), now, recorder.clone()));
-        recorder
+        told.retain(|_, (at, _)| now.duration_since(*at) < JOINED);
+        let key = (about.uid.clone(), event.reason.clone(), event.note.clone());
+        let new = || (now, Recorder::new(self.client.clone(), self.reporter.clone()));
+        let (last, recorder) = told.entry(key).or_insert_with(new);
+        *last = now;
+        recorder.clone()
     }
 }
 
@@ -78,7 +79,7 @@ mod tests {
         });
         let series = Series::new(Client::new(service, "ns"), Reporter { controller: "c".into(), instance: None });
         let about = ObjectReference { uid: Some("u".into()), name: Some("cpu".into()), ..ObjectReference::default() };
-        for words in ["1 of 1", "1 of 1", "9 of 9"] {
+        for words in ["1 of 1", "9 of 9", "1 of 1"] {
             let event = event(EventType::Normal, "Serving", "Reconcile", words.into());
             series.publish(&event, &about).await.unwrap();
         }
@@ -86,7 +87,7 @@ mod tests {
         let wrote = |method: &str, note: &str, count| (method.to_owned(), note.to_owned(), count);
         assert_eq!(
             written.await.unwrap(),
-            [wrote("POST", "1 of 1", None), wrote("PATCH", "1 of 1", Some(2)), wrote("POST", "9 of 9", None)]
+            [wrote("POST", "1 of 1", None), wrote("POST", "9 of 9", None), wrote("PATCH", "1 of 1", Some(2))]
         );
     }
 }

@@ -8,17 +8,23 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    child::ChildKey,
+    child::{ChildKey, ChildKind},
     deletion::Waiting,
     health::Health,
     plan::Block,
     rollout::{Progress, Rollout},
-    usage::Usage,
+    usage::{self, Usage},
 };
-use crate::api::{
-    ClassStatus, DraDriverConfig, DraDriverConfigStatus, NodeCounts,
-    conditions::{self, ConditionType, Reason, Stated},
+use crate::{
+    api::{
+        ClassStatus, DraDriverConfig, DraDriverConfigStatus, NodeCounts,
+        conditions::{self, ConditionType, Reason, Stated},
+    },
+    policy,
 };
+
+/// Enough for what is said of a class; what the API server says may hold all of a long expression.
+const LONGEST_CLASS_MESSAGE: usize = 1000;
 
 /// What a status is made from.
 #[derive(Clone, Debug)]
@@ -56,15 +62,13 @@ pub fn status(facts: &Facts<'_>) -> DraDriverConfigStatus {
     for class in &mut classes {
         let block = facts.blocks.iter().find(|block| {
             let key = block.key();
-            key.kind == super::child::ChildKind::DeviceClass && key.name == class.name
+            key.kind == ChildKind::DeviceClass && key.name == class.name
         });
-        class.reason = match block {
-            Some(block) => Some(block_reason(block).as_str().into()),
-            None if class.devices == 0 && class.reason.is_none() && facts.usage.devices.total > 0 => {
-                Some("MatchesNothing".into())
-            }
-            None => class.reason.take(),
-        };
+        if let Some(block) = block {
+            class.reason = Some(block_reason(block).as_str().into());
+            class.message = Some(block_message(facts, block));
+        }
+        class.message = class.message.take().map(|message| message.chars().take(LONGEST_CLASS_MESSAGE).collect());
     }
     DraDriverConfigStatus {
         observed_generation: generation,
@@ -116,9 +120,19 @@ fn state(type_: ConditionType, (status, reason, message): (Option<bool>, Reason,
 
 fn serving(facts: &Facts<'_>) -> String {
     let Rollout { desired, ready, progress, .. } = facts.rollout;
-    match progress {
+    let nodes = match progress {
         Progress::Joining(words) => words.clone(),
         _ => format!("{ready} of {desired} nodes run the plugin"),
+    };
+    // The other classes and the plugin serve: it is said, and makes nothing false.
+    let aborts = |class: &&ClassStatus| class.reason.as_deref() == Some(usage::ABORTS_CLAIMS);
+    let aborting: Vec<_> = facts.usage.classes.iter().filter(aborts).map(|class| class.name.as_str()).collect();
+    match aborting[..] {
+        [] => nodes,
+        _ => format!(
+            "{nodes}; claims of these classes are not allocated, see status.deviceClasses: {}",
+            aborting.join(", ")
+        ),
     }
 }
 
@@ -149,7 +163,7 @@ fn stalled(facts: &Facts<'_>) -> Option<(Reason, String)> {
             0 => String::new(),
             more => format!("; {more} more like it"),
         };
-        return Some((block_reason(first), format!("{}{more}", block_message(first))));
+        return Some((block_reason(first), format!("{}{more}", block_message(facts, first))));
     }
     match &facts.rollout.progress {
         Progress::Halted { needs_person: true, message } => Some((Reason::InvalidImage, message.clone())),
@@ -165,10 +179,14 @@ fn block_reason(block: &Block) -> Reason {
     }
 }
 
-fn block_message(block: &Block) -> String {
+fn block_message(facts: &Facts<'_>, block: &Block) -> String {
     match block {
         Block::NameTaken { key, owner } => {
             format!("{key} is there and belongs to {owner}: rename one of the two, or delete it")
+        }
+        Block::Refused { key, message } if key.kind == ChildKind::DeviceClass => {
+            let message = policy::in_terms_of_policy(&facts.config.spec, &key.name, message);
+            format!("the API server refuses {key}: {message}")
         }
         Block::Refused { key, message } => format!("the API server refuses {key}: {message}"),
         Block::Unbuildable { key, message } => format!("{key} cannot be made: {message}"),
@@ -196,11 +214,7 @@ fn reconciling(facts: &Facts<'_>) -> Option<(Reason, String)> {
     }
     match &facts.rollout.progress {
         // The DaemonSet itself may be what is blocked: then nothing goes on.
-        Progress::Unobserved
-            if facts.blocks.iter().any(|block| block.key().kind <= super::child::ChildKind::DaemonSet) =>
-        {
-            None
-        }
+        Progress::Unobserved if facts.blocks.iter().any(|block| block.key().kind <= ChildKind::DaemonSet) => None,
         Progress::Unobserved => Some((Reason::RollingOut, "the plugin's DaemonSet was just written".into())),
         Progress::Joining(_) if serves_on(facts) => None,
         Progress::Underway(words) | Progress::Joining(words) => Some((Reason::RollingOut, words.clone())),
@@ -255,6 +269,7 @@ pub fn only_counts_differ(before: &DraDriverConfigStatus, after: &DraDriverConfi
             .map(|class| ClassStatus {
                 name: class.name.clone(),
                 reason: class.reason.clone(),
+                message: class.message.clone(),
                 ..ClassStatus::default()
             })
             .collect(),

@@ -10,6 +10,15 @@ use crate::{
     slices::pool::Pool,
 };
 
+/// The class is not in the cluster.
+pub const NOT_MADE: &str = "NotMade";
+/// Only Kubernetes can evaluate its selectors.
+pub const NOT_COUNTED: &str = "NotCounted";
+/// A selector is an error for some device, and a claim that gets to the device is not allocated.
+pub const ABORTS_CLAIMS: &str = "AbortsClaims";
+/// No device is in it.
+pub const MATCHES_NOTHING: &str = "MatchesNothing";
+
 /// Counts for one config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -19,13 +28,16 @@ pub struct Usage {
     pub classes: Vec<ClassStatus>,
 }
 
-/// Counts the devices of complete pools. `is_in` says whether a device is in a class, or in a word why that is not known.
+/// Why it is not known whether a device is in a class: one CamelCase word, and the same in words.
+pub type Uncounted = (&'static str, String);
+
+/// Counts the devices of complete pools. `is_in` says whether a device is in a class.
 pub fn count(
     driver: &str,
     pools: &[&Pool<'_>],
     claims: &[ClaimFacts],
     classes: &[&str],
-    mut is_in: impl FnMut(&str, &Device) -> Result<bool, &'static str>,
+    mut is_in: impl FnMut(&str, &Device) -> Result<bool, Uncounted>,
 ) -> Usage {
     let held: HashSet<(&str, &str)> = claims
         .iter()
@@ -53,7 +65,10 @@ pub fn count(
                         counted.allocated += i32::from(held.contains(&(pool.id.pool, device.name.as_str())));
                         nodes.insert(pool.node().unwrap_or(pool.id.pool));
                     }
-                    Err(reason) => counted.reason = Some(reason.into()),
+                    Err((reason, message)) => {
+                        counted.reason = Some(reason.into());
+                        counted.message.get_or_insert(message);
+                    }
                 }
             }
         }
@@ -91,13 +106,19 @@ mod tests {
         let pools = pools(&slices);
         let pools: Vec<_> = pools.iter().collect();
         let usage = count("dra.cpu", &pools, &claims, &["all", "c1", "broken"], |class, device| match class {
-            "broken" => Err("AbortsClaims"),
+            "broken" => Err(("AbortsClaims", format!("at {}", device.name))),
             _ => Ok(class == "all" || device.name == class),
         });
         assert_eq!(usage.devices, DeviceCounts { total: 3, allocated: 1, tainted: 1 });
-        let class =
-            |name: &str, devices, nodes| ClassStatus { name: name.into(), devices, nodes, allocated: 1, reason: None };
+        let class = |name: &str, devices, nodes| ClassStatus {
+            name: name.into(),
+            devices,
+            nodes,
+            allocated: 1,
+            ..ClassStatus::default()
+        };
         assert_eq!(usage.classes[..2], [class("all", 3, 2), class("c1", 1, 1)]);
         assert_eq!((usage.classes[2].devices, usage.classes[2].reason.as_deref()), (0, Some("AbortsClaims")));
+        assert_eq!(usage.classes[2].message.as_deref(), Some("at c0"), "the first");
     }
 }

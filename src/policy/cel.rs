@@ -85,6 +85,11 @@ impl Term {
         Ok(Self { source, domain: domain.to_owned(), name: name.to_owned(), test })
     }
 
+    /// Whether it is on a capacity, and the domain and the name of what it is on.
+    pub(super) fn subject(&self) -> (bool, &str, &str) {
+        (self.source == Source::Capacity, &self.domain, &self.name)
+    }
+
     /// Whether both are on the same attribute or capacity.
     pub(super) fn same_key(&self, other: &Self) -> bool {
         (self.source, &self.domain, &self.name) == (other.source, &other.domain, &other.name)

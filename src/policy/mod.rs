@@ -5,19 +5,22 @@
 //! they come last, after the driver's name and the matches have sorted out foreign devices.
 
 mod cel;
+mod demand;
 mod error;
 mod preset;
 pub mod preview;
+mod refusal;
 
 pub use error::PolicyError;
 pub use preset::Terms;
+pub use refusal::in_terms_of_policy;
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{CELDeviceSelector, DeviceClassSpec, DeviceSelector};
 
 use crate::api::{DeviceClassPolicy, DraDriverConfigSpec};
-use cel::{Source, Term};
+use demand::{Demand, demands};
 
 /// Longest expression of a selector, in bytes (`CELSelectorExpressionMaxLength` of the resource.k8s.io API).
 pub const MAX_EXPRESSION: usize = 10 * 1024;
@@ -44,18 +47,13 @@ pub fn device_classes(spec: &DraDriverConfigSpec) -> Vec<(&str, Result<DeviceCla
 pub fn device_class(policy: &DeviceClassPolicy, driver_name: &str) -> Result<DeviceClassSpec, PolicyError> {
     check_name(&policy.name)?;
     let mut terms = vec![cel::driver(driver_name)];
-    let own = parse(Source::Attributes, "matchAttributes", &policy.match_attributes, driver_name)?;
-    if let Some(preset) = policy.preset {
-        terms.extend(preset_terms(&preset.terms(), &own, driver_name)?);
-    }
-    let capacity = parse(Source::Capacity, "matchCapacity", &policy.match_capacity, driver_name)?;
-    if terms.len() == 1 && own.is_empty() && capacity.is_empty() && policy.selectors.is_empty() {
+    terms.extend(demands(policy, driver_name)?.iter().map(Demand::expression));
+    if terms.len() == 1 && policy.preset.is_none() && policy.selectors.is_empty() {
         return Err(PolicyError::new(
             "preset",
             "a device class needs a preset, matchAttributes, matchCapacity or selectors: an empty policy would match every device of the driver",
         ));
     }
-    terms.extend(own.iter().chain(&capacity).map(Term::expression));
 
     let mut expressions = join(terms, policy)?;
     for (index, selector) in policy.selectors.iter().enumerate() {
@@ -91,27 +89,6 @@ fn check_name(name: &str) -> Result<(), PolicyError> {
             format!("{name:?} is no DNS subdomain: write lower-case letters, digits and '-', such as high-performance"),
         ))
     }
-}
-
-fn parse(source: Source, field: &str, matches: &[crate::api::Match], driver: &str) -> Result<Vec<Term>, PolicyError> {
-    let parse = |(index, one)| {
-        Term::parse(source, one, driver).map_err(|error: PolicyError| error.within(&format!("{field}[{index}]")))
-    };
-    matches.iter().enumerate().map(parse).collect()
-}
-
-/// The preset's own terms, less those that the admin's replace: a match on the same key, or, of a group that may not all
-/// hold, on the key of any.
-fn preset_terms(preset: &Terms, own: &[Term], driver: &str) -> Result<Vec<String>, PolicyError> {
-    let replaced = |term: &Term| own.iter().any(|own| own.same_key(term));
-    let all = parse(Source::Attributes, "preset", &preset.all, driver)?;
-    let not_all = parse(Source::Attributes, "preset", &preset.not_all, driver)?;
-    let mut terms: Vec<String> = all.iter().filter(|term| !replaced(term)).map(Term::expression).collect();
-    if !not_all.is_empty() && !not_all.iter().any(replaced) {
-        let group: Vec<String> = not_all.iter().map(Term::expression).collect();
-        terms.push(format!("!({})", group.join(" && ")));
-    }
-    Ok(terms)
 }
 
 /// Joins terms into as few expressions as their length allows. All selectors of a class must be true, in their order, so

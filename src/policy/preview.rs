@@ -11,6 +11,9 @@ mod evaluate;
 mod nesting;
 mod parse;
 mod screen;
+mod unmatched;
+
+pub use unmatched::why_nothing;
 
 pub use parse::syntax_error;
 

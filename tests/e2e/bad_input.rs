@@ -165,6 +165,12 @@ async fn what_only_shows_when_it_is_made_stalls_the_config_with_the_servers_word
         ),
         (
             "/deviceClasses",
+            json!([{"name": "raw", "preset": "Arm", "selectors": ["true", "device.driver =="]}]),
+            "Refused",
+            "spec.deviceClasses[0].selectors[1]",
+        ),
+        (
+            "/deviceClasses",
             json!([{"name": "raw", "preset": "Arm", "config": [{"opaque": {"driver": "x y", "parameters": {}}}]}]),
             "Refused",
             "opaque.driver",

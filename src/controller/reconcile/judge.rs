@@ -18,10 +18,10 @@ use crate::{
         health::{self, Before, Health, Podless},
         observe::{ClaimFacts, Live},
         rollout::{self, Patience, Rollout},
-        usage::{self, Usage},
+        usage::{self, ABORTS_CLAIMS, MATCHES_NOTHING, NOT_COUNTED, NOT_MADE, Usage},
         view::View,
     },
-    policy::preview::{MatchError, Matcher},
+    policy::preview::{MatchError, Matcher, why_nothing},
     slices::pool::Pool,
 };
 
@@ -80,13 +80,25 @@ pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Remem
     let matchers = matchers(config, children, &mut memory.matchers);
     let names: Vec<_> = config.spec.device_classes.iter().map(|class| class.name.as_str()).collect();
     let driver = config.spec.driver_name();
-    let usage = usage::count(driver, &pools, claims, &names, |class, device| {
-        let Some(matcher) = matchers.get(class) else { return Err("NotMade") };
-        matcher.matches(driver, device).map_err(|error| match error {
-            MatchError::Unknown(_) => "NotCounted",
-            MatchError::Aborts(_) => "AbortsClaims",
+    let mut usage = usage::count(driver, &pools, claims, &names, |class, device| {
+        let Some(matcher) = matchers.get(class) else {
+            return Err((NOT_MADE, "the cluster has no such DeviceClass yet".into()));
+        };
+        matcher.matches(driver, device).map_err(|error| {
+            let reason = match error {
+                MatchError::Unknown(_) => NOT_COUNTED,
+                MatchError::Aborts(_) => ABORTS_CLAIMS,
+            };
+            (reason, format!("{error} (device {})", device.name))
         })
     });
+    let devices: Vec<_> = pools.iter().filter(|pool| pool.is_complete()).flat_map(|pool| pool.devices()).collect();
+    for (class, policy) in usage.classes.iter_mut().zip(&config.spec.device_classes) {
+        if class.devices == 0 && class.reason.is_none() && !devices.is_empty() {
+            class.reason = Some(MATCHES_NOTHING.into());
+            class.message = Some(why_nothing(policy, driver, &devices));
+        }
+    }
     memory.counted = Counted {
         ready: rollout.ready.into(),
         unhealthy: i64::try_from(health.unhealthy).unwrap_or(i64::MAX),
@@ -132,6 +144,7 @@ mod tests {
     use super::*;
     use crate::controller::{
         build::Settings,
+        observe::PluginPod,
         testing::{at, mk_config, mk_live, mk_node, mk_pod, mk_slice},
         view::Snapshot,
     };
@@ -159,6 +172,42 @@ mod tests {
         let usage = judge(&wanted, seen, &mut Remembered::default(), at(0)).usage;
         let counted: Vec<_> = usage.classes.iter().map(|class| (class.devices, class.reason.as_deref())).collect();
         assert_eq!(counted, [(1, None), (0, Some("NotMade"))]);
+    }
+
+    #[test]
+    fn a_class_that_matches_nothing_or_aborts_claims_says_what_of_it_does() {
+        let config = mk_config(
+            "cpu",
+            &json!({"deviceClasses": [
+                {"name": "a", "matchAttributes": [{"key": "coers", "operator": "Exists"}]},
+                {"name": "b", "selectors": ["device.attributes[\"dra.cpu\"].coers > 3"]},
+            ]}),
+        );
+        let snapshot = Snapshot { slices: vec![Arc::new(mk_slice("n", 1, 1, &["d"]))], ..Snapshot::default() };
+        let there = live(&config);
+        let view = View::new(&config, &snapshot);
+        let seen = Seen { children: &there, claims: &[], view: &view, refusal: None };
+        let usage = judge(&config, seen, &mut Remembered::default(), at(0)).usage;
+        let reasons: Vec<_> = usage.classes.iter().map(|class| class.reason.as_deref()).collect();
+        assert_eq!(reasons, [Some("MatchesNothing"), Some("AbortsClaims")]);
+        let said = |class: usize| usage.classes[class].message.as_deref().unwrap();
+        assert_eq!(said(0), "matchAttributes[0]: no device has the attribute dra.cpu/coers");
+        assert!(said(1).contains("coers") && said(1).contains("device d"), "{}", said(1));
+    }
+
+    #[test]
+    fn a_config_that_gives_way_counts_what_its_own_plugin_serves() {
+        let (old, young) = (mk_config("a", &json!({})), mk_config("b", &json!({})));
+        let snapshot = Snapshot {
+            configs: vec![Arc::new(old), Arc::new(young.clone())],
+            nodes: vec![mk_node("n"), mk_node("m")],
+            pods: vec![PluginPod { config: "b".into(), ..mk_pod("n", true) }],
+            slices: ["n", "m"].map(|node| Arc::new(mk_slice(node, 1, 1, &["core-0-0"]))).into(),
+            ..Snapshot::default()
+        };
+        let view = View::new(&young, &snapshot);
+        let seen = Seen { children: &[], claims: &[], view: &view, refusal: None };
+        assert_eq!(judge(&young, seen, &mut Remembered::default(), at(0)).usage.devices.total, 1);
     }
 
     #[test]

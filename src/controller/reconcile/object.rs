@@ -51,13 +51,14 @@ impl Context {
             memory.owed = Some(due);
             return Ok(());
         }
-        let before = config.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        let before = config.status.clone().unwrap_or_default();
         // The whole of it, whoever wrote what of it before: what is left of another's is neither true nor ours to take back.
         let patch = json!([{"op": "test", "path": "/metadata/uid", "value": config.uid()},
                            {"op": "add", "path": "/status", "value": status}]);
         let written = self.patch(config, "status", patch).await?;
         memory.written = written.map(|written| (version(&written.config), now, status.clone()));
-        for event in events::transitions(&before, &status.conditions) {
+        let changes = events::transitions(&before.conditions, &status.conditions).into_iter();
+        for event in changes.chain(events::aborting(&before.device_classes, &status.device_classes)) {
             self.tell(config, event).await;
         }
         Ok(())

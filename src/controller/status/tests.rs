@@ -201,13 +201,35 @@ fn no_node_selected_is_ready_and_said() {
 }
 
 #[test]
-fn a_class_says_why_it_is_not_there_or_matches_nothing() {
+fn a_class_says_why_it_is_not_there() {
     let taken = status_with(|facts, held| facts.blocks = &held.taken);
-    assert_eq!(taken.device_classes[0].reason.as_deref(), Some("NameTaken"));
+    let class = &taken.device_classes[0];
+    assert_eq!(class.reason.as_deref(), Some("NameTaken"));
+    assert!(class.message.as_deref().unwrap().contains("Helm release x"), "{class:?}");
+}
+
+#[test]
+fn a_class_that_is_refused_names_the_field_of_the_config() {
     let mut held = Held::default();
-    held.usage.classes[0].devices = 0;
-    let facts = facts_of(&held);
-    assert_eq!(status(&facts).device_classes[0].reason.as_deref(), Some("MatchesNothing"));
+    held.config.spec.device_classes[0].selectors = vec!["device.driver ==".into()];
+    let key = ChildKey { kind: ChildKind::DeviceClass, name: "a".into() };
+    let message = "DeviceClass \"a\" is invalid: spec.selectors[1].cel.expression: Invalid value".to_owned();
+    let blocks = [Block::Refused { key, message }];
+    let status = status(&Facts { blocks: &blocks, ..facts_of(&held) });
+    for said in [&status.conditions[0].message, status.device_classes[0].message.as_ref().unwrap()] {
+        assert!(said.contains(": spec.deviceClasses[0].selectors[0]: Invalid value"), "{said}");
+    }
+}
+
+#[test]
+fn a_class_that_aborts_claims_leaves_the_object_ready_which_says_so() {
+    let mut held = Held::default();
+    held.usage.classes[0].reason = Some(usage::ABORTS_CLAIMS.into());
+    held.usage.classes[0].message = Some("é".repeat(5000));
+    let status = status(&facts_of(&held));
+    assert_eq!(said(&status)[0], "Ready=True/Serving");
+    assert!(status.conditions[0].message.ends_with("not allocated, see status.deviceClasses: a"));
+    assert_eq!(status.device_classes[0].message.as_ref().unwrap().chars().count(), 1000);
 }
 
 #[test]

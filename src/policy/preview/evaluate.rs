@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
     sync::{Arc, LazyLock},
 };
 
@@ -17,7 +18,11 @@ use kube_cel::{
 
 use crate::slices::quantity::Amount;
 
-use super::{MatchError, screen::Name};
+use super::{
+    MatchError,
+    screen::Name,
+    unmatched::{BOOLEAN, INTEGER, STRING, VERSION},
+};
 
 /// What selectors look at of a device: all that their answer depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,8 +33,9 @@ pub(super) struct Facts {
     values: Vec<Option<Fact>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Fact {
+/// One value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Fact {
     Bool(bool),
     Int(i64),
     String(String),
@@ -43,11 +49,7 @@ enum Fact {
 impl Facts {
     pub(super) fn new(names: &BTreeSet<Name>, driver: &str, device: &Device) -> Self {
         let value = |name: &Name| {
-            Some(if name.is_capacity {
-                Fact::Quantity(find(device.capacity.as_ref()?, name, driver)?.value.0.clone())
-            } else {
-                fact(find(device.attributes.as_ref()?, name, driver)?)
-            })
+            if name.is_capacity { capacity(device, name, driver) } else { attribute(device, name, driver) }
         };
         Self {
             driver: driver.to_owned(),
@@ -88,7 +90,35 @@ impl Facts {
     }
 }
 
+impl fmt::Display for Fact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => value.fmt(f),
+            Self::Int(value) => value.fmt(f),
+            Self::String(value) | Self::Version(value) | Self::Quantity(value) => value.fmt(f),
+            Self::List(values) => {
+                let values: Vec<_> = values.iter().map(ToString::to_string).collect();
+                write!(f, "[{}]", values.join(", "))
+            }
+            Self::Nothing => f.write_str("no value"),
+        }
+    }
+}
+
 impl Fact {
+    /// Its type, in words.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Bool(_) => BOOLEAN,
+            Self::Int(_) => INTEGER,
+            Self::String(_) => STRING,
+            Self::Version(_) => VERSION,
+            Self::Quantity(_) => "a quantity",
+            Self::List(_) => "a list",
+            Self::Nothing => "nothing",
+        }
+    }
+
     fn value(&self) -> ResolveResult {
         Ok(match self {
             Self::Bool(value) => Value::Bool(*value),
@@ -100,6 +130,16 @@ impl Fact {
             Self::Nothing => return Err(ExecutionError::function_error("attribute", "it has no value")),
         })
     }
+}
+
+/// A device's attribute.
+pub(super) fn attribute(device: &Device, name: &Name, driver: &str) -> Option<Fact> {
+    Some(fact(find(device.attributes.as_ref()?, name, driver)?))
+}
+
+/// A device's capacity.
+pub(super) fn capacity(device: &Device, name: &Name, driver: &str) -> Option<Fact> {
+    Some(Fact::Quantity(find(device.capacity.as_ref()?, name, driver)?.value.0.clone()))
 }
 
 /// Evaluates one selector.
