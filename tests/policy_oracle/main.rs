@@ -9,7 +9,7 @@ use dra_operator::{
     host::{Host, cpuset::CpuSet},
     policy::{
         device_class,
-        preview::{MatchError, Matcher},
+        preview::{MatchError, Matcher, syntax_error},
     },
     slices::{
         pack::{NodePool, node_owner},
@@ -133,6 +133,37 @@ const RAW: [&str; 28] = [
     r#"[1, 32].all(n, n <= device.attributes["dra.cpu"].cores)"#,
     r#"device.attributes["dra.cpu"].family.contains("eo") && device.attributes["dra.cpu"].family.endsWith("n")"#,
 ];
+
+/// Well formed, and of the corners of the grammar.
+const CORNERS: [&str; 12] = [
+    r#"cel.bind(a, device.attributes["dra.cpu"], a.?cores.orValue(0) > 3)"#,
+    r#"device.attributes[?"dra.cpu"].hasValue() && optional.of(1).hasValue()"#,
+    r#"[?optional.none(), 1, ].size() == 1 && {?"a": optional.of(1), "b": 2,}.b == 2"#,
+    r#"r"\d+\" != '\x00' && """a "quote" in it""" != '''it's''' && "\u00e9\t\101" != '\U0001F600'"#,
+    r#"b'\xff\377' != B"\x00" && br'\d' != bR"\d""#,
+    "0x1F == 31 && 1u != 2u && 1.5e3 > .5 && -1 < 3 && -0x1 < 0 && 0xFFu > 1u && 1.0 > 0.1",
+    "device.driver.matches('^dra') // a comment\n && true",
+    "[1, 2].exists_one(x, x > 1) && {'a': 1}.all(k, k == 'a') && [1].map(x, x > 0, x + 1) == [2]",
+    "[1].all(i, v, v > i) && duration('1h') < duration('2h') && !!true && - -1 == 1",
+    "'é😀' == \"é😀\" && true ? false || !false : true",
+    "\t(device.driver\r\n\u{c}== 'x') || null == null",
+    "semver('1.2.3').isGreaterThan(semver('1.0.0')) && ip('::1').family() == 6 && type(1) == int",
+];
+
+#[test]
+fn what_kubernetes_reads_is_never_called_a_syntax_error() {
+    let device = serde_json::from_value(json!({"name": "d"})).unwrap();
+    let offered: Vec<Offered> = vec![("dra.cpu".to_owned(), device)];
+    let all: Vec<&str> = RAW.into_iter().chain(CORNERS).collect();
+    let questions: Vec<Value> = all.iter().map(|text| question(text, &offered)).collect();
+    let mut read = 0;
+    for (text, answer) in all.iter().zip(ask(&questions)) {
+        let ours = syntax_error(text);
+        assert!(ours.is_none() || answer.error.contains("Syntax error"), "{text}: {ours:?}, {}", answer.error);
+        read += usize::from(answer.error.is_empty());
+    }
+    assert!(read > 35, "most are read: {read}");
+}
 
 #[test]
 fn a_raw_selector_that_is_answered_is_answered_as_kubernetes_answers() {
