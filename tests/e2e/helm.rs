@@ -1,4 +1,4 @@
-//! `helm upgrade` and `helm uninstall`.
+//! `helm upgrade`, `helm uninstall`, and what the chart lets people read.
 
 use k8s_openapi::{
     api::{
@@ -17,7 +17,7 @@ use kube::{
 };
 
 use super::support::{
-    cluster::{CONFIG, Cluster, NAMESPACE, tool},
+    cluster::{CONFIG, Cluster, NAMESPACE, tool, try_tool},
     eventually,
     objects::{claim, pod},
 };
@@ -69,6 +69,26 @@ async fn helm_uninstall_leaves_nothing_but_what_keep_says() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn who_may_view_the_cluster_may_read_all_that_the_menu_reads() {
+    let c = Cluster::with_operator("viewer").await;
+    let (binding, user) = ("viewer-of-e2e", "viewer-of-e2e");
+    let unbind = || tool("kubectl", &["delete", "clusterrolebinding", binding, "--ignore-not-found"]);
+    unbind();
+    let may = |verb: &str, what: &str| {
+        try_tool("kubectl", &["auth", "can-i", verb, what, "--all-namespaces", &format!("--as={user}")])
+    };
+    assert!(may("list", "deviceclasses.resource.k8s.io").is_err(), "not everybody may");
+    tool("kubectl", &["create", "clusterrolebinding", binding, "--clusterrole=view", &format!("--user={user}")]);
+    for what in ["deviceclasses", "resourceslices", "resourceclaims"] {
+        let what = format!("{what}.resource.k8s.io");
+        eventually(&format!("a viewer may list {what}"), || async { may("list", &what) }).await;
+        assert!(may("delete", &what).is_err(), "{what}");
+    }
+    unbind();
+    drop(c);
 }
 
 /// Whatever there is of the product: objects of any kind by the label that all have, and what has none.
