@@ -5,6 +5,7 @@
 //! makes nothing else false.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::{
@@ -247,7 +248,17 @@ fn healthy(facts: &Facts<'_>) -> (Option<bool>, Reason, String) {
         let words = format!("{publishing} of {} with a complete pool of devices", nodes(facts.rollout.desired));
         return (None, Reason::Publishing, words);
     }
-    (Some(true), Reason::Healthy, format!("{} with a complete pool of devices", nodes(count(*publishing))))
+    let words = format!("{} with a complete pool of devices{}", nodes(count(*publishing)), full(&facts.usage.full));
+    (Some(true), Reason::Healthy, words)
+}
+
+/// What becomes of containers without a claim where claims leave them no CPU.
+fn full(full: &[String]) -> String {
+    let Some(first) = full.first() else { return String::new() };
+    format!(
+        "; on {} (such as {first}) claims hold every CPU, so that containers without a claim run on these CPUs too: spec.driver.cpu.reservedCPUs keeps some for them",
+        nodes(count(full.len()))
+    )
 }
 
 fn nodes(count: i32) -> String {
@@ -258,11 +269,20 @@ fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
+fn without_words_of_health(mut condition: Condition) -> Condition {
+    if condition.type_ == ConditionType::ResourcesHealthy.as_str() && condition.status == "True" {
+        condition.message.clear();
+    }
+    condition
+}
+
 /// Whether two statuses say the same and only count differently.
 pub fn only_counts_differ(before: &DraDriverConfigStatus, after: &DraDriverConfigStatus) -> bool {
     let said = |status: &DraDriverConfigStatus| DraDriverConfigStatus {
         nodes: None,
         devices: None,
+        // Its words are about counts too.
+        conditions: status.conditions.iter().cloned().map(without_words_of_health).collect(),
         device_classes: status
             .device_classes
             .iter()

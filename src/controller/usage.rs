@@ -26,6 +26,8 @@ pub struct Usage {
     pub devices: DeviceCounts,
     /// For each class, in the order of the policy.
     pub classes: Vec<ClassStatus>,
+    /// Nodes on which claims hold every device.
+    pub full: Vec<String>,
 }
 
 /// Why it is not known whether a device is in a class: one CamelCase word, and the same in words.
@@ -47,10 +49,15 @@ pub fn count(
         .collect();
     let mut usage = Usage::default();
     for pool in pools.iter().filter(|pool| pool.is_complete()) {
+        let before = usage.devices.clone();
         for device in pool.devices() {
             usage.devices.total += 1;
             usage.devices.allocated += i32::from(held.contains(&(pool.id.pool, device.name.as_str())));
             usage.devices.tainted += i32::from(device.taints.iter().flatten().any(matters));
+        }
+        let all = usage.devices.total - before.total;
+        if all > 0 && all == usage.devices.allocated - before.allocated {
+            usage.full.extend(pool.node().map(Into::into));
         }
     }
     for &class in classes {
@@ -100,24 +107,27 @@ mod tests {
     fn devices_are_counted_with_those_that_claims_hold_and_by_class() {
         let mut slices =
             vec![mk_slice("a", 1, 1, &["c0", "c1"]), mk_slice("b", 1, 1, &["c0"]), mk_slice("c", 1, 2, &["c0"])];
+        slices.extend([mk_slice("d", 1, 1, &["c0"]), mk_slice("e", 1, 1, &[])]);
         slices[1].spec.devices.as_mut().unwrap()[0].taints =
             serde_json::from_value(serde_json::json!([{"key": "k", "effect": "NoSchedule"}])).unwrap();
-        let claims = [claim("a", "c1", false), claim("b", "c0", true), claim("gone", "c0", false)];
+        let claims =
+            [claim("a", "c1", false), claim("b", "c0", true), claim("gone", "c0", false), claim("d", "c0", false)];
         let pools = pools(&slices);
         let pools: Vec<_> = pools.iter().collect();
         let usage = count("dra.cpu", &pools, &claims, &["all", "c1", "broken"], |class, device| match class {
             "broken" => Err(("AbortsClaims", format!("at {}", device.name))),
             _ => Ok(class == "all" || device.name == class),
         });
-        assert_eq!(usage.devices, DeviceCounts { total: 3, allocated: 1, tainted: 1 });
-        let class = |name: &str, devices, nodes| ClassStatus {
+        assert_eq!(usage.devices, DeviceCounts { total: 4, allocated: 2, tainted: 1 });
+        assert_eq!(usage.full, ["d"], "nobody holds what an admin looks at, and an empty pool is not full");
+        let class = |name: &str, devices, nodes, allocated| ClassStatus {
             name: name.into(),
             devices,
             nodes,
-            allocated: 1,
+            allocated,
             ..ClassStatus::default()
         };
-        assert_eq!(usage.classes[..2], [class("all", 3, 2), class("c1", 1, 1)]);
+        assert_eq!(usage.classes[..2], [class("all", 4, 3, 2), class("c1", 1, 1, 1)]);
         assert_eq!((usage.classes[2].devices, usage.classes[2].reason.as_deref()), (0, Some("AbortsClaims")));
         assert_eq!(usage.classes[2].message.as_deref(), Some("at c0"), "the first");
     }

@@ -11,7 +11,7 @@ use k8s_openapi::api::resource::v1::DeviceClassSpec;
 
 use super::memory::{Counted, Remembered};
 use crate::{
-    api::DraDriverConfig,
+    api::{DraDriverConfig, Pinning},
     controller::{
         build,
         child::ChildKind,
@@ -99,12 +99,24 @@ pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Remem
             class.message = Some(why_nothing(policy, driver, &devices));
         }
     }
+    if keeps_some_cpus(config) {
+        usage.full.clear();
+    }
+    usage.full.retain(|node| view.pods.iter().any(|pod| pod.node == *node));
     memory.counted = Counted {
         ready: rollout.ready.into(),
         unhealthy: i64::try_from(health.unhealthy).unwrap_or(i64::MAX),
         devices: usage.devices.total.into(),
     };
     Judged { rollout, health, usage }
+}
+
+/// Whether containers without a claim have CPUs that no claim can take, or are not kept off the claimed ones anyway.
+fn keeps_some_cpus(config: &DraDriverConfig) -> bool {
+    let cpu = config.spec.driver.cpu.as_ref();
+    cpu.is_none_or(|cpu| {
+        cpu.reserved_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()) || cpu.pinning == Some(Pinning::None)
+    })
 }
 
 /// Whether a pool counts for the config: where it gives way to an older one, only with a plugin of its own on the node.
@@ -144,7 +156,7 @@ mod tests {
     use super::*;
     use crate::controller::{
         build::Settings,
-        observe::PluginPod,
+        observe::{Held, PluginPod},
         testing::{at, mk_config, mk_live, mk_node, mk_pod, mk_slice},
         view::Snapshot,
     };
@@ -193,6 +205,31 @@ mod tests {
         let said = |class: usize| usage.classes[class].message.as_deref().unwrap();
         assert_eq!(said(0), "matchAttributes[0]: no device has the attribute dra.cpu/coers");
         assert!(said(1).contains("coers") && said(1).contains("device d"), "{}", said(1));
+    }
+
+    #[test]
+    fn a_node_whose_every_cpu_is_claimed_is_known_where_nothing_is_reserved() {
+        let claims = ["n", "sim"].map(|node| ClaimFacts {
+            namespace: "ns".into(),
+            name: "c".into(),
+            node: Some(node.into()),
+            devices: vec![Held { driver: "dra.cpu".into(), pool: node.into(), device: "d".into(), admin: false }],
+        });
+        let full = |cpu: &serde_json::Value| {
+            let config = mk_config("cpu", &json!({"driver": {"cpu": cpu}}));
+            let snapshot = Snapshot {
+                slices: ["n", "sim"].map(|node| Arc::new(mk_slice(node, 1, 1, &["d"]))).into(),
+                pods: vec![mk_pod("n", true)],
+                nodes: vec![mk_node("n"), mk_node("sim")],
+                ..Snapshot::default()
+            };
+            let view = View::new(&config, &snapshot);
+            let seen = Seen { children: &[], claims: &claims, view: &view, refusal: None };
+            judge(&config, seen, &mut Remembered::default(), at(0)).usage.full
+        };
+        assert_eq!(full(&json!({})), ["n"], "where no plugin runs nothing is pinned");
+        assert_eq!(full(&json!({"reservedCPUs": "0"})), [""; 0]);
+        assert_eq!(full(&json!({"pinning": "None"})), [""; 0]);
     }
 
     #[test]

@@ -88,6 +88,7 @@ impl Default for Held {
             usage: Usage {
                 devices: DeviceCounts { total: 4, ..DeviceCounts::default() },
                 classes: vec![ClassStatus { name: "a".into(), devices: 4, nodes: 1, ..ClassStatus::default() }],
+                full: Vec::new(),
             },
             taken: [
                 Block::NameTaken { key: key(ChildKind::DeviceClass, "a"), owner: "Helm release x".into() },
@@ -230,6 +231,17 @@ fn a_class_that_aborts_claims_leaves_the_object_ready_which_says_so() {
     assert_eq!(said(&status)[0], "Ready=True/Serving");
     assert!(status.conditions[0].message.ends_with("not allocated, see status.deviceClasses: a"));
     assert_eq!(status.device_classes[0].message.as_ref().unwrap().chars().count(), 1000);
+}
+
+#[test]
+fn a_node_whose_every_cpu_is_claimed_is_said_and_is_well() {
+    let mut held = Held::default();
+    held.usage.full = vec!["n".into()];
+    let full = status(&facts_of(&held));
+    assert_eq!(said(&full)[1], "ResourcesHealthy=True/Healthy");
+    let message = &full.conditions[1].message;
+    assert!(message.contains("on 1 node (such as n)") && message.contains("reservedCPUs"), "{message}");
+    assert!(only_counts_differ(&full, &status_with(|_, _| {})), "it is written no more often than counts");
 }
 
 #[test]
