@@ -135,6 +135,7 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
     let health = Arc::new(Health::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
     let plugin =
         NodePlugin { settings, driver: Arc::new(driver), client, connect, health: Arc::clone(&health), metrics };
+    let complaints = Arc::clone(&health);
     let http = async {
         match args.http_address()? {
             Some(address) => serve(address, health, registry).await.context("HTTP"),
@@ -161,6 +162,7 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
         done = work => done?,
         served = http => match served? {},
         () = changes => {}
+        never = complaints.complain() => match never {},
     }
     Ok(())
 }

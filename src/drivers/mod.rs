@@ -95,4 +95,7 @@ pub trait Driver: Send + Sync {
     /// What containers with no claim of this driver are kept to while `held` is given away: exclusive grants, without
     /// those of admin access. `None` lifts every restriction (nothing is held); an empty grant says that nothing is left.
     fn remainder(&self, held: &[&Grant]) -> Option<Grant>;
+
+    /// The names of the devices that have something in common with what is `held`.
+    fn overlapping(&self, held: &[&Grant]) -> Vec<&str>;
 }

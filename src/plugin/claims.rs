@@ -5,7 +5,7 @@
 //! crash at any point loses nothing that was answered: what the kubelet got no answer to, it asks again.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     iter,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -235,6 +235,24 @@ impl Claims {
             self.cdi.remove(&claim.uid)?;
         }
         Ok(())
+    }
+
+    /// The devices that must not be offered: their CPUs are held through a device that is no more, as after a change of
+    /// granularity. The scheduler only knows that one to be taken.
+    pub fn withheld(&self) -> BTreeSet<String> {
+        let known: BTreeSet<&str> = self.driver.inventory().devices.iter().map(|device| device.name.as_str()).collect();
+        let gone = |device: &PreparedDevice| !known.contains(device.device.as_str());
+        let prepared = self.lock();
+        let requests = || prepared.iter().flat_map(|claim| &claim.requests).filter(|request| request.exclusive());
+        let held: Vec<&Grant> =
+            requests().filter(|request| request.devices.iter().any(gone)).map(|request| &request.grant).collect();
+        if held.is_empty() {
+            return BTreeSet::new();
+        }
+        let named: BTreeSet<&str> =
+            requests().flat_map(|request| &request.devices).map(|device| device.device.as_str()).collect();
+        let overlapping = self.driver.overlapping(&held).into_iter();
+        overlapping.filter(|name| !named.contains(name)).map(str::to_owned).collect()
     }
 
     /// The CDI device of a prepared request.

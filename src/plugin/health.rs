@@ -6,12 +6,17 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
 use prometheus_client::registry::Registry;
+use tokio::time::sleep;
 
 use crate::http::{self, ServeError, metrics};
+
+/// For so long nobody is told of what is not well: at a start one part after the other becomes so.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What must be well for the node plugin to be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,6 +79,33 @@ impl Health {
         }
     }
 
+    /// Notes what a part that has not been well yet waits for.
+    pub fn waits(&self, part: Part, what: String) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(state @ Err(_)) = parts.get_mut(&part) {
+            *state = Err(what);
+        }
+    }
+
+    /// Says in the log what keeps it from being ready, once each time that it is something else.
+    pub async fn complain(&self) -> Infallible {
+        let mut said = String::new();
+        loop {
+            sleep(PATIENCE).await;
+            let problems = self.problems();
+            if problems != said && !problems.is_empty() {
+                tracing::warn!("not ready: {problems}");
+            }
+            said = problems;
+        }
+    }
+
+    fn problems(&self) -> String {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let problems = parts.iter().filter_map(|(part, state)| Some(format!("{part}: {}", state.as_ref().err()?)));
+        problems.collect::<Vec<_>>().join("; ")
+    }
+
     /// Whether every part is well.
     pub fn is_ready(&self) -> bool {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).values().all(Result::is_ok)
@@ -129,6 +161,17 @@ mod tests {
         health.set(Part::Slices, Ok(()));
         health.set(Part::Nri, Err("no socket".to_owned()));
         assert!(health.is_ready());
+    }
+
+    #[test]
+    fn what_is_waited_for_is_told_until_it_is_there() {
+        let health = Health::of(&[Part::Active, Part::Registration]);
+        health.set(Part::Active, Ok(()));
+        health.waits(Part::Active, "somebody".to_owned());
+        health.waits(Part::Registration, "the kubelet".to_owned());
+        assert_eq!(health.problems(), "registration: the kubelet");
+        health.set(Part::Registration, Ok(()));
+        assert_eq!(health.problems(), "");
     }
 
     async fn get(router: &Router, path: &str) -> (StatusCode, String) {

@@ -3,7 +3,7 @@
 //! Its calls wait for the disk: a Prepare is answered when the checkpoint is synced. On their own thread they may block
 //! for that, and NRI, which has two seconds for an answer, is not held up by a slow disk.
 
-use std::{io, sync::Arc, thread};
+use std::{io, path::Path, sync::Arc, thread};
 
 use kube::Client;
 use tokio::sync::oneshot;
@@ -112,10 +112,15 @@ impl KubeletSide {
         let (dra, registration) = (DraPluginServer::new(dra), RegistrationServer::new(registration));
         let tell_service = |there| self.health.set(Part::Service, there);
         // That it is there is not enough: the kubelet says when it has found it.
-        let tell_registration = |there: Result<(), String>| {
-            if there.is_err() {
-                self.health.set(Part::Registration, there);
-            }
+        let directory = self.paths.registration.parent().unwrap_or(Path::new("/")).display().to_string();
+        let tell_registration = |there: Result<(), String>| match there {
+            Ok(()) => self.health.waits(
+                Part::Registration,
+                format!(
+                    "the kubelet has not come to the socket in {directory}: is that in the kubelet's root directory?"
+                ),
+            ),
+            lost @ Err(_) => self.health.set(Part::Registration, lost),
         };
         tokio::join!(
             keep_serving(self.paths.dra, Routes::new(dra), conditions.clone(), tell_service),

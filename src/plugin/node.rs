@@ -4,6 +4,7 @@
 //! One that has handed over keeps its sockets, so that calls in flight end, and stands by.
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
     path::{Path, PathBuf},
     sync::Arc,
@@ -114,7 +115,7 @@ impl NodePlugin {
     /// Publishes and keeps slices, until told to stop, and nothing else.
     pub async fn publish_only(&self, stop: CancellationToken) {
         tokio::select! {
-            never = self.publish() => match never {},
+            never = self.publish(watch::Sender::default().subscribe()) => match never {},
             () = stop.cancelled() => {}
         }
     }
@@ -175,7 +176,7 @@ impl NodePlugin {
             self.health.set(Part::Active, Ok(()));
             self.metrics.active.set(1);
             tokio::select! {
-                never = self.publish() => match never {},
+                never = self.publish_free(claims, active.subscribe()) => match never {},
                 never = self.enforce(claims, nri, active) => match never {},
                 () = self.step_down(handover, &leadership, claims) => {}
             }
@@ -195,16 +196,47 @@ impl NodePlugin {
         claims.deactivate().await;
     }
 
+    /// Keeps the slices published, without what claims hold through devices that are no more. Begins when the claims are
+    /// known, or cannot be.
+    async fn publish_free(&self, claims: &Claims, mut active: watch::Receiver<bool>) -> Infallible {
+        // The sender is the caller's, and outlives this.
+        active.wait_for(|active| *active).await.ok();
+        let mut changes = claims.changes();
+        let names = watch::Sender::new(BTreeSet::new());
+        let withhold = async {
+            loop {
+                let now = claims.withheld();
+                names.send_if_modified(|names| std::mem::replace(names, now.clone()) != now);
+                // Not with the value borrowed: who changes the claims tells of it with them locked.
+                if changes.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            // First what is withheld, then the slices.
+            biased;
+            never = withhold => never,
+            never = self.publish(names.subscribe()) => never,
+        }
+    }
+
     /// Keeps the slices published.
-    async fn publish(&self) -> Infallible {
+    async fn publish(&self, withheld: watch::Receiver<BTreeSet<String>>) -> Infallible {
         let status = watch::Sender::new(Published::default());
         let mut told = status.subscribe();
         let settings = &self.settings;
         let counters =
             PublishCounters { writes: self.metrics.slice_writes.clone(), errors: self.metrics.slice_errors.clone() };
         let devices = &self.driver.inventory().devices;
-        let publisher =
-            Publisher::new(self.client.clone(), &settings.driver_name, &settings.node_name, devices, counters);
+        let publisher = Publisher::new(
+            self.client.clone(),
+            &settings.driver_name,
+            &settings.node_name,
+            devices,
+            withheld,
+            counters,
+        );
         let tell = |published: &Published| {
             let problem = || published.problem.clone().unwrap_or_else(|| "not yet".to_owned());
             self.health.set(Part::Slices, published.complete.then_some(()).ok_or_else(problem));

@@ -74,7 +74,7 @@ impl PreparedDevice {
 
 impl PreparedRequest {
     /// Whether what it holds is its alone: neither admin access nor a share.
-    fn exclusive(&self) -> bool {
+    pub fn exclusive(&self) -> bool {
         self.devices.iter().all(|device| device.share_id.is_none() && !device.admin_access)
     }
 

@@ -70,6 +70,7 @@ pub struct Publisher<'a> {
     slices: Api<ResourceSlice>,
     pool: NodePool,
     devices: &'a [Device],
+    withheld: watch::Receiver<BTreeSet<String>>,
     counters: PublishCounters,
     seen: Seen,
     kept: Kept,
@@ -79,13 +80,21 @@ pub struct Publisher<'a> {
 }
 
 impl<'a> Publisher<'a> {
-    /// The slices with `devices`, in their order, of `driver` on `node`.
-    pub fn new(client: Client, driver: &str, node: &str, devices: &'a [Device], counters: PublishCounters) -> Self {
+    /// The slices with `devices`, in their order, of `driver` on `node`; those `withheld`, by name, are left out.
+    pub fn new(
+        client: Client,
+        driver: &str,
+        node: &str,
+        devices: &'a [Device],
+        withheld: watch::Receiver<BTreeSet<String>>,
+        counters: PublishCounters,
+    ) -> Self {
         Self {
             slices: Api::all(client.clone()),
             client,
             pool: NodePool { driver: driver.to_owned(), node: node.to_owned(), owner: None },
             devices,
+            withheld,
             counters,
             seen: Seen::default(),
             kept: Kept::default(),
@@ -127,6 +136,7 @@ impl<'a> Publisher<'a> {
                     event = events.next() => if self.note(event) && due.is_none() {
                         due = Some(Instant::now() + pace.pause(Instant::now()));
                     },
+                    Ok(()) = self.withheld.changed() => due = due.or(Some(Instant::now() + pace.pause(Instant::now()))),
                     () = until(due) => break,
                 }
             }
@@ -166,8 +176,15 @@ impl<'a> Publisher<'a> {
     }
 
     /// What to write. The wanted slices are not kept: on a node with many devices each copy of them is megabytes.
-    fn changes(&self) -> Vec<Change> {
-        diff(self.pool.pack(self.devices), &self.seen.slices(), &self.kept)
+    fn changes(&mut self) -> Vec<Change> {
+        let withheld = self.withheld.borrow_and_update();
+        let wanted = if withheld.is_empty() {
+            self.pool.pack(self.devices)
+        } else {
+            let offered = self.devices.iter().filter(|device| !withheld.contains(&device.name));
+            self.pool.pack(&offered.cloned().collect::<Vec<_>>())
+        };
+        diff(wanted, &self.seen.slices(), &self.kept)
     }
 
     fn owned_by(&mut self, uid: &str) {

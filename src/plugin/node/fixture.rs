@@ -41,6 +41,12 @@ impl Driver for FakeDriver {
         &self.0
     }
 
+    fn overlapping(&self, held: &[&Grant]) -> Vec<&str> {
+        let core = |name: &str| name.strip_prefix("core-").and_then(|n| n.parse().ok());
+        let holds = |name: &str| core(name).is_some_and(|n| held.iter().any(|grant| grant.cpus.contains(n)));
+        self.0.devices.iter().map(|device| device.name.as_str()).filter(|name| holds(name)).collect()
+    }
+
     fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError> {
         let mut cpus = CpuSet::new();
         for device in devices {

@@ -47,6 +47,34 @@ async fn claims_fail_alone() {
 }
 
 #[tokio::test]
+async fn what_is_held_through_a_device_that_is_no_more_is_offered_once_it_is_given_back() {
+    let machine = Machine::new();
+    let first = machine.start(None);
+    let known = machine.allocate("known", &["core-2"], &json!([]));
+    first.ready().await.prepare_one(&known).await.unwrap();
+    first.kill().await;
+    // As of the time before a change of granularity.
+    let mut claims = Checkpoint::within(&machine.state()).read().unwrap().unwrap();
+    let mut old = claims[0].clone();
+    old.uid = "uid-old".into();
+    old.requests[0].token = "old".into();
+    old.requests[0].devices[0].device = "pair-4".into();
+    old.requests[0].grant.cpus = "4-5".parse().unwrap();
+    claims.push(old);
+    Checkpoint::within(&machine.state()).write(&crate::plugin::checkpoint::encode(claims.iter()).unwrap()).unwrap();
+    let kubelet = machine.start(None).ready().await;
+    let offered = || {
+        let slices = machine.api.slices();
+        let devices = slices.iter().flat_map(|(_, slice)| slice["spec"]["devices"].as_array().unwrap());
+        devices.map(|device| device["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let missing = || (0..16).filter(|n| !offered().contains(&format!("core-{n}"))).collect::<Vec<_>>();
+    assert_eq!(missing(), [4, 5]);
+    kubelet.unprepare(&dra_claim("old")).await.unwrap();
+    until("all are offered", || missing().is_empty()).await;
+}
+
+#[tokio::test]
 async fn many_claims_at_once_are_all_kept() {
     let machine = Machine::new();
     let kubelet = machine.start(None).ready().await;

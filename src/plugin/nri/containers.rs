@@ -121,7 +121,15 @@ impl Containers {
         let Some(known) = self.known.get_mut(id) else { return };
         let asked = known.asked.take();
         known.updatable = true;
-        if let Some(has) = placement.map(Arc::new).or(asked) {
+        let placement = placement.map(Arc::new);
+        if let Some(placement) = &placement
+            && known.usage == Use::Free
+            && placement != asked.as_ref().unwrap_or(&known.has)
+        {
+            // Another plugin of the runtime has placed it: that is not this one's to take back.
+            known.before = Arc::clone(placement);
+        }
+        if let Some(has) = placement.or(asked) {
             known.has = has;
         }
         self.enqueue(id);

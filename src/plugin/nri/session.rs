@@ -74,7 +74,9 @@ enum SessionError {
     Connection(#[from] ConnectionError),
     #[error("the runtime refused the plugin: {0}")]
     Refused(String),
-    #[error("the runtime did not configure and synchronise the plugin within {SYNCHRONIZE_TIMEOUT:?}")]
+    #[error(
+        "the runtime did not configure and synchronise the plugin within {SYNCHRONIZE_TIMEOUT:?}: containerd lets no plugin in while a container is being stopped, for as long as its pod's grace period"
+    )]
     NotSynchronized,
     #[error("the runtime did not answer UpdateContainers within {UPDATE_TIMEOUT:?}")]
     NotUpdated,

@@ -30,7 +30,14 @@ async fn beside<T>(
 ) -> T {
     let (status, told) = watch::channel(Published::default());
     let devices = devices(count);
-    let publisher = Publisher::new(api.client(), "dra.cpu", "node-1", &devices, PublishCounters::default());
+    let publisher = Publisher::new(
+        api.client(),
+        "dra.cpu",
+        "node-1",
+        &devices,
+        watch::channel(BTreeSet::new()).1,
+        PublishCounters::default(),
+    );
     let limit = Duration::from_secs(20);
     tokio::select! {
         done = tokio::time::timeout(limit, story(api, told)) => done.expect("the story ends in time"),
@@ -179,7 +186,14 @@ async fn a_field_that_the_server_drops_is_not_written_again_and_again() {
     let (status, told) = watch::channel(Published::default());
     let mut devices = devices(3);
     devices[1].allow_multiple_allocations = Some(true);
-    let publisher = Publisher::new(api.client(), "dra.cpu", "node-1", &devices, PublishCounters::default());
+    let publisher = Publisher::new(
+        api.client(),
+        "dra.cpu",
+        "node-1",
+        &devices,
+        watch::channel(BTreeSet::new()).1,
+        PublishCounters::default(),
+    );
     let story = async {
         complete(told).await;
         until_true(|| api.is_watched()).await;

@@ -165,6 +165,20 @@ fn an_update_by_somebody_else_is_what_another_container_is_given_back() {
 }
 
 #[test]
+fn what_another_plugin_of_the_runtime_did_at_a_creation_is_left_alone() {
+    let mut containers = host(vec![], None);
+    assert_eq!(containers.create("a", Use::Free, on("")), None);
+    containers.observe("a", Some(on("1")));
+    assert_eq!(settle(&mut containers), [""; 0], "nothing is claimed");
+    containers.keep_others_to(Some(on("2-7")), on("0-7"));
+    assert_eq!(containers.create("b", Use::Free, on("")), Some(on("2-7")));
+    containers.observe("b", Some(on("3")));
+    assert_eq!(settle(&mut containers), [""; 0]);
+    containers.keep_others_to(None, on("0-7"));
+    assert_eq!(settle(&mut containers), [""; 0], "it was not kept from more");
+}
+
+#[test]
 fn claims_are_pinned_again_at_synchronisation_and_before_others_are_moved() {
     let mut containers = host(vec![free("a", ""), claims("b", "0-1", "0-1"), free("c", "")], Some("2-7"));
     let (_, asked) = ask(&mut containers);
