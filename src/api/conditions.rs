@@ -42,7 +42,7 @@ pub enum Reason {
     Retrying,
     /// Reconciling: the plugin's pods are being started or replaced.
     RollingOut,
-    /// Reconciling: a new pod does not start, and the roll-out waits for it.
+    /// Reconciling: a pod does not start, or does not become ready in time, and the roll-out waits for it.
     RolloutBlocked,
     /// Reconciling: the object is being deleted and waits for claims.
     WaitingForClaims,
@@ -62,7 +62,7 @@ pub enum Reason {
     Refused,
     /// Stalled: the image's name is none.
     InvalidImage,
-    /// ResourcesHealthy: every node publishes a complete pool.
+    /// ResourcesHealthy: every node publishes a complete pool with devices.
     Healthy,
     /// ResourcesHealthy: nodes have yet to publish, within the deadline.
     Publishing,

@@ -86,6 +86,35 @@ async fn a_config_is_applied_changed_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_node_that_offers_nothing_and_a_class_that_matches_nothing_say_why() {
+    let c = Cluster::with_driver("nothing").await;
+    let mut spec = c.spec();
+    spec["deviceClasses"] =
+        json!([{"name": "typo", "matchAttributes": [{"key": "coers", "operator": "Gte", "value": 1}]}]);
+    c.apply_config(CONFIG, spec).await;
+    c.config_where(CONFIG, "says which name no device has", |config| {
+        let classes = config.status.as_ref().map(|status| status.device_classes.as_slice()).unwrap_or_default();
+        classes.iter().any(|class| class.message.as_ref().is_some_and(|m| m.contains("dra.cpu/coers")))
+    })
+    .await;
+    let mut spec = c.spec();
+    spec["driver"]["cpu"]["reservedCPUs"] = json!(online().to_string());
+    c.apply_config(CONFIG, spec).await;
+    c.config_where(CONFIG, "says that the node offers nothing", |config| {
+        let problems = config.status.as_ref().and_then(|status| status.problems.as_ref());
+        problems.is_some_and(|problems| problems.first.iter().any(|p| p.reason == "NoDevices"))
+            && condition(config, "ResourcesHealthy").is_some_and(|(status, ..)| status == "False")
+            && condition(config, "Ready").is_some_and(|(status, ..)| status == "True")
+    })
+    .await;
+    c.apply_config(CONFIG, c.spec()).await;
+    c.config_where(CONFIG, "is well again", |config| {
+        condition(config, "ResourcesHealthy").is_some_and(|(status, ..)| status == "True")
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_daemon_set_edited_by_hand_is_put_right() {
     let c = Cluster::with_driver("drift").await;
     let before = c.daemon_set().await;
