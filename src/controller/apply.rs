@@ -12,7 +12,7 @@ use super::{
     child::{Child, ChildKey, ChildKind},
     metrics::{Failure, Metrics, Verb},
     observe::{Live, child_api},
-    plan::{Action, Block, Memory},
+    plan::{Action, Attempt, Block, Memory},
 };
 use crate::api::DraDriverConfig;
 
@@ -62,13 +62,20 @@ impl Writer {
     ) -> Report {
         let mut report = Report::default();
         for action in actions {
+            let attempt = action.attempt();
+            if let Some(message) = memory.failing(&attempt, now) {
+                report.failures.push((attempt.key, message.to_owned()));
+                continue;
+            }
             let (child, uid, because) = match action {
-                Action::Delete { key, uid } => {
-                    self.delete(key, &uid, "it is no longer wanted".into(), &mut report).await;
+                Action::Delete { uid, .. } => {
+                    let because = "it is no longer wanted".into();
+                    self.delete(attempt, &uid, because, &mut report, memory, now).await;
                     continue;
                 }
-                Action::Remake { key, uid, because } => {
-                    self.delete(key, &uid, format!("{because} was different"), &mut report).await;
+                Action::Remake { uid, because, .. } => {
+                    let because = format!("{because} was different");
+                    self.delete(attempt, &uid, because, &mut report, memory, now).await;
                     continue;
                 }
                 Action::Create(child) => (child, None, "it was not there".to_owned()),
@@ -99,6 +106,7 @@ impl Writer {
                 }
                 Err(Trouble::Failure(message)) => {
                     self.metrics.failed(Failure::Write);
+                    memory.fail(attempt, message.clone(), now);
                     report.failures.push((child.key, message));
                 }
             }
@@ -143,15 +151,26 @@ impl Writer {
         }
     }
 
-    async fn delete(&self, key: ChildKey, uid: &str, because: String, report: &mut Report) {
-        let api = child_api(&self.client, &self.namespace, key.kind);
-        self.metrics.wrote(key.kind.as_str(), Verb::Delete);
-        match api.delete(&key.name, &only(uid)).await {
-            Ok(_) => report.written.push((key, because)),
-            Err(error) if is_gone(&error) => {}
-            Err(error) => {
+    async fn delete(
+        &self,
+        attempt: Attempt,
+        uid: &str,
+        because: String,
+        report: &mut Report,
+        memory: &mut Memory,
+        now: Timestamp,
+    ) {
+        let api = child_api(&self.client, &self.namespace, attempt.key.kind);
+        self.metrics.wrote(attempt.key.kind.as_str(), Verb::Delete);
+        match api.delete(&attempt.key.name, &only(uid)).await {
+            Err(error) if !is_gone(&error) => {
                 self.metrics.failed(Failure::Write);
-                report.failures.push((key, in_words(&error)));
+                report.failures.push((attempt.key.clone(), in_words(&error)));
+                memory.fail(attempt, in_words(&error), now);
+            }
+            done => {
+                memory.succeed(&attempt.key);
+                report.written.extend(done.is_ok().then_some((attempt.key, because)));
             }
         }
     }

@@ -22,6 +22,9 @@ const REFUSAL_STANDS: SignedDuration = SignedDuration::from_mins(10);
 /// How long what the API server made of an object is taken for all it makes of it: gates and webhooks change.
 const SETTLED_STANDS: SignedDuration = SignedDuration::from_hours(1);
 
+/// How long a write that did not go well waits at first; twice as long each time, and never longer than the last.
+const FAILURE_STANDS: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(1), SignedDuration::from_mins(2));
+
 /// How long what was written is taken to be there without the watches' word: by then it has been deleted again.
 pub const WATCH_LAG: SignedDuration = SignedDuration::from_secs(5);
 
@@ -55,6 +58,25 @@ pub enum Action {
         /// The object, and no other of its name.
         uid: String,
     },
+}
+
+impl Action {
+    /// What is attempted.
+    pub fn attempt(&self) -> Attempt {
+        let (key, aim) = match self {
+            Self::Create(child) | Self::PutRight { child, .. } => (&child.key, Some(fingerprint(&child.object))),
+            Self::Remake { key, .. } | Self::Delete { key, .. } => (key, None),
+        };
+        Attempt { key: key.clone(), aim }
+    }
+}
+
+/// What an action tries: to have the child like this, or not at all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// The child.
+    pub key: ChildKey,
+    aim: Option<u64>,
 }
 
 /// Why a child cannot be as wanted until a person mends something.
@@ -98,6 +120,16 @@ pub struct Memory {
     settled: BTreeMap<ChildKey, (u64, u64, Timestamp)>,
     written: BTreeMap<ChildKey, (Timestamp, Live)>,
     refused: BTreeMap<ChildKey, (u64, Timestamp, String)>,
+    failed: BTreeMap<ChildKey, Failed>,
+}
+
+/// A write that did not go well and may go well another time.
+#[derive(Clone, Debug, PartialEq)]
+struct Failed {
+    aim: Option<u64>,
+    message: String,
+    times: i32,
+    again: Timestamp,
 }
 
 impl Memory {
@@ -105,6 +137,7 @@ impl Memory {
     /// it did not keep.
     pub fn settle(&mut self, wanted: &Child, live: &Live, now: Timestamp) -> Option<String> {
         self.refused.remove(&wanted.key);
+        self.succeed(&wanted.key);
         self.settled.remove(&wanted.key);
         self.written.insert(wanted.key.clone(), (now, live.clone()));
         let differs = difference(wanted, live)?;
@@ -114,7 +147,29 @@ impl Memory {
 
     /// The API server refused `wanted`.
     pub fn refuse(&mut self, wanted: &Child, message: String, now: Timestamp) {
+        self.succeed(&wanted.key);
         self.refused.insert(wanted.key.clone(), (fingerprint(&wanted.object), now, message));
+    }
+
+    /// It did not go well, and may another time.
+    pub fn fail(&mut self, Attempt { key, aim }: Attempt, message: String, now: Timestamp) {
+        let before = self.failed.get(&key).filter(|failed| failed.aim == aim);
+        let times = before.map_or(0, |failed| failed.times).saturating_add(1);
+        let (first, longest) = FAILURE_STANDS;
+        let pause = first.checked_mul(1 << (times - 1).min(7)).unwrap_or(longest).min(longest);
+        let again = now.checked_add(pause).unwrap_or(Timestamp::MAX);
+        self.failed.insert(key, Failed { aim, message, times, again });
+    }
+
+    /// What was to be done to a child is done.
+    pub fn succeed(&mut self, key: &ChildKey) {
+        self.failed.remove(key);
+    }
+
+    /// Why it is not done now: it failed a short time ago. Whatever else changes in the cluster, it waits.
+    pub fn failing(&self, attempt: &Attempt, now: Timestamp) -> Option<&str> {
+        let failed = self.failed.get(&attempt.key).filter(|failed| now < failed.again)?;
+        (failed.aim == attempt.aim).then_some(&failed.message)
     }
 
     /// `live` as it is by now, where the watches have yet to bring back what was written.
@@ -133,9 +188,12 @@ impl Memory {
         !self.written.is_empty()
     }
 
-    /// When something that the API server did not keep is worth another try.
-    pub fn next_try(&self) -> Option<Timestamp> {
-        self.settled.values().filter_map(|(.., at)| at.checked_add(SETTLED_STANDS).ok()).min()
+    /// When something that the API server did not keep, or that failed, is worth another try.
+    pub fn next_try(&self, now: Timestamp) -> Option<Timestamp> {
+        let settled = self.settled.values().filter_map(|(.., at)| at.checked_add(SETTLED_STANDS).ok());
+        // One whose time has come and that was not tried is no longer wanted.
+        let failed = self.failed.values().map(|failed| failed.again).filter(|again| *again > now);
+        settled.chain(failed).min()
     }
 
     fn is_settled(&self, wanted: &Child, live: &Live) -> bool {

@@ -24,7 +24,7 @@ pub use memory::Remembered;
 pub use object::FINALIZER;
 
 use super::{
-    apply::{Report, Writer},
+    apply::Writer,
     build::{self, Settings},
     deletion::{self, Waiting},
     metrics::Failure,
@@ -129,13 +129,10 @@ async fn look(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Er
     } else {
         context.serve(config, &snapshot, &view, lacks.as_deref(), &mut memory, now).await
     };
-    memory.attempts = match &looked {
-        Ok(looked) if looked.report.failures.is_empty() => 0,
-        _ => memory.attempts.saturating_add(1),
-    };
+    memory.attempts = if looked.is_ok() { 0 } else { memory.attempts.saturating_add(1) };
     let pause = backoff(memory.attempts);
     let lag = memory.children.lags().then(|| Duration::try_from(WATCH_LAG).unwrap_or_default());
-    let due = memory.owed.into_iter().chain(memory.children.next_try()).map(|at| until(at, now));
+    let due = memory.owed.into_iter().chain(memory.children.next_try(now)).map(|at| until(at, now));
     let due: Vec<_> = lag.into_iter().chain(due).collect();
     let gone = matches!(&looked, Ok(looked) if looked.gone);
     context.keep(id, memory, gone);
@@ -146,13 +143,12 @@ async fn look(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Er
             return Ok(Action::requeue(pause));
         }
     };
-    Ok(looked.next(pause, due.into_iter(), now))
+    Ok(looked.next(due.into_iter(), now))
 }
 
 /// What a look came to.
 #[derive(Default)]
 struct Looked {
-    report: Report,
     blocks: Vec<Block>,
     next_deadline: Option<Timestamp>,
     /// Whether pods that should be there are not, and whether it is known why.
@@ -161,10 +157,7 @@ struct Looked {
 }
 
 impl Looked {
-    fn next(&self, pause: Duration, others: impl Iterator<Item = Duration>, now: Timestamp) -> Action {
-        if !self.report.failures.is_empty() {
-            return Action::requeue(pause);
-        }
+    fn next(&self, others: impl Iterator<Item = Duration>, now: Timestamp) -> Action {
         let taken = self.blocks.iter().any(|block| !matches!(block, Block::Unbuildable { .. }));
         let look_again = taken.then_some(LOOK_AGAIN);
         let deadline = self.next_deadline.map(|due| until(due, now));
@@ -259,7 +252,7 @@ impl Context {
         let podless = (judged.rollout.missing > 0).then_some(refusal.is_some());
         let next_deadline = judged.next_deadline();
         memory.unwell = Some(judged.health.unwell);
-        Ok(Looked { report, blocks, next_deadline, podless, gone: false })
+        Ok(Looked { blocks, next_deadline, podless, gone: false })
     }
 
     /// Takes the next step of the config's deletion.
@@ -282,7 +275,7 @@ impl Context {
         self.tell_written(config, &report).await;
         if step.waiting.is_none() && report.failures.is_empty() {
             self.remove_finalizer(config).await?;
-            return Ok(Looked { report, gone: true, ..Looked::default() });
+            return Ok(Looked { gone: true, ..Looked::default() });
         }
         let seen = Seen { children: &snapshot.children, claims: &snapshot.claims, view, refusal: None };
         let judged = judge(config, seen, memory, now);
@@ -303,7 +296,7 @@ impl Context {
         self.write_status(config, status, memory, now).await?;
         let next_deadline = judged.next_deadline();
         memory.unwell = Some(judged.health.unwell);
-        Ok(Looked { report, next_deadline, ..Looked::default() })
+        Ok(Looked { next_deadline, ..Looked::default() })
     }
 
     /// Why pods that should be there cannot be made, where there are any.

@@ -107,18 +107,25 @@ async fn our_own_object_is_put_right_by_force_and_no_other_of_its_name() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_remembered_and_a_failure_is_not() {
+async fn a_refusal_stands_for_long_and_a_failure_for_moments_whatever_else_happens() {
     for (code, refused) in [(422, true), (400, true), (409, false), (500, false), (403, false), (429, false)] {
         let script = vec![
             expect("GET", ACCOUNTS, 404, failure(404, "not found")),
             expect("PATCH", ACCOUNTS, code, failure(code, "because")),
         ];
         let mut memory = Memory::default();
-        let before = memory.clone();
         let action = Action::Create(child(ChildKind::ServiceAccount));
-        let (report, _) = carried_out(vec![action], &mut memory, script).await;
+        let (report, _) = carried_out(vec![action.clone()], &mut memory, script).await;
         assert_eq!((report.blocks.len() == 1, report.failures.len() == 1), (refused, !refused), "{code}: {report:?}");
-        assert_eq!(memory != before, refused, "{code}");
+        assert_eq!(memory.next_try(at(0)), (!refused).then_some(at(1)), "{code}");
+        if !refused {
+            let (again, _) = carried_out(vec![action.clone()], &mut memory, vec![]).await;
+            assert_eq!(again.failures, report.failures, "said again and not sent again");
+            memory.fail(action.attempt(), "because".into(), at(1));
+            assert_eq!(memory.next_try(at(1)), Some(at(3)), "each time later");
+            assert_eq!(memory.failing(&action.attempt(), at(3)), None);
+            assert_eq!(memory.failing(&Action::Create(child(ChildKind::DaemonSet)).attempt(), at(2)), None);
+        }
         let said = format!("{report:?}");
         assert!(said.contains("because"), "{said}");
     }

@@ -84,16 +84,16 @@ fn what_the_api_server_did_not_keep_is_tried_again_once_an_hour() {
     let mut live = all_live(&config);
     live[5].object["spec"]["template"]["spec"]["priorityClassName"] = json!(null);
     let mut memory = Memory::default();
-    assert_eq!(memory.next_try(), None);
+    assert_eq!(memory.next_try(at(0)), None);
     let path = memory.settle(&wanted.children[5], &live[5], at(0));
     assert_eq!(path.as_deref(), Some(".spec.template.spec.priorityClassName"));
     assert_eq!(memory.settle(&wanted.children[0], &live[0], at(0)), None);
-    assert_eq!(memory.next_try(), Some(at(3600)));
+    assert_eq!(memory.next_try(at(0)), Some(at(3600)));
     for (now, writes) in [(3599, 0), (3600, 1)] {
         let caught_up = memory.catch_up(live.clone(), at(now));
         assert_eq!(plan(&config, &wanted, &caught_up, &memory, at(now)).actions.len(), writes);
     }
-    assert_eq!(memory.next_try(), None, "what is no longer wanted is not tried for ever");
+    assert_eq!(memory.next_try(at(0)), None, "what is no longer wanted is not tried for ever");
 }
 
 #[test]
