@@ -54,7 +54,7 @@ impl PluginMetrics {
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             durations: Family::new_with_constructor(|| {
-                Histogram::new([0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
+                Histogram::new([0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])
             }),
             errors: Family::default(),
             prepared: Gauge::default(),
@@ -64,6 +64,11 @@ impl PluginMetrics {
             nri_connected: Gauge::default(),
             active: Gauge::default(),
         };
+        // From the start, so that an alert sees the first one as a change.
+        for call in [Call::Prepare, Call::Unprepare] {
+            metrics.durations.get_or_create(&CallLabel { call });
+            metrics.errors.get_or_create(&CallLabel { call });
+        }
         let registry = registry.sub_registry_with_prefix("dra_node_plugin");
         registry.register_with_unit(
             "claim_call_duration",
@@ -106,6 +111,7 @@ mod tests {
         PluginMetrics::new(&mut registry).ended(Call::Prepare, Duration::ZERO, false, 1);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        assert!(text.contains("claim_call_errors_total{call=\"Unprepare\"} 0"), "{text}");
         let exposed = text.lines().filter_map(|line| {
             let mut words = line.strip_prefix("# TYPE ")?.split(' ');
             let (name, kind) = (words.next()?, words.next()?);
