@@ -237,10 +237,14 @@ impl Claims {
         Ok(())
     }
 
-    /// The devices that must not be offered: their CPUs are held through a device that is no more, as after a change of
-    /// granularity. The scheduler only knows that one to be taken.
+    /// The devices that must not be offered. All of them while the checkpoint cannot be read: no claim could be prepared.
+    /// Else those whose CPUs are held through a device that is no more, as after a change of granularity: the scheduler
+    /// only knows that one to be taken.
     pub fn withheld(&self) -> BTreeSet<String> {
         let known: BTreeSet<&str> = self.driver.inventory().devices.iter().map(|device| device.name.as_str()).collect();
+        if self.phase.try_read().is_ok_and(|phase| matches!(*phase, Phase::Broken(_))) {
+            return known.into_iter().map(str::to_owned).collect();
+        }
         let gone = |device: &PreparedDevice| !known.contains(device.device.as_str());
         let prepared = self.lock();
         let requests = || prepared.iter().flat_map(|claim| &claim.requests).filter(|request| request.exclusive());

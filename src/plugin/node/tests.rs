@@ -63,12 +63,7 @@ async fn what_is_held_through_a_device_that_is_no_more_is_offered_once_it_is_giv
     claims.push(old);
     Checkpoint::within(&machine.state()).write(&crate::plugin::checkpoint::encode(claims.iter()).unwrap()).unwrap();
     let kubelet = machine.start(None).ready().await;
-    let offered = || {
-        let slices = machine.api.slices();
-        let devices = slices.iter().flat_map(|(_, slice)| slice["spec"]["devices"].as_array().unwrap());
-        devices.map(|device| device["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    let missing = || (0..16).filter(|n| !offered().contains(&format!("core-{n}"))).collect::<Vec<_>>();
+    let missing = || (0..16).filter(|n| !offered(&machine).contains(&format!("core-{n}"))).collect::<Vec<_>>();
     assert_eq!(missing(), [4, 5]);
     kubelet.unprepare(&dra_claim("old")).await.unwrap();
     until("all are offered", || missing().is_empty()).await;
@@ -223,8 +218,9 @@ async fn a_truncated_checkpoint_fails_closed_says_so_and_is_left_for_a_person_to
     assert!(second.health.report().contains("[-] checkpoint: checkpoint "), "{}", second.health.report());
     assert_eq!(fs::read(machine.checkpoint()).unwrap(), whole[..whole.len() / 2]);
     assert_eq!(machine.cdi_files(), [CDI_A], "containers that restart still find it");
+    until("no pod is sent here", || offered(&machine).is_empty()).await;
     fs::write(machine.checkpoint(), &whole).unwrap();
-    until("ready once it is mended", || second.health.is_ready()).await;
+    until("ready once it is mended", || second.health.is_ready() && offered(&machine).len() == 16).await;
     kubelet.prepare_one(&claim).await.unwrap();
 }
 
@@ -371,6 +367,12 @@ async fn publish_only_touches_neither_kubelet_nor_host() {
     tokio::join!(plugin.publish_only(stop.clone()), published);
     assert_eq!(machine.api.slices().len(), 1);
     assert!(names(&machine.registry()).is_empty() && !machine.state().exists() && !machine.cdi().exists());
+}
+
+fn offered(machine: &Machine) -> Vec<String> {
+    let slices = machine.api.slices();
+    let devices = slices.iter().flat_map(|(_, slice)| slice["spec"]["devices"].as_array().unwrap());
+    devices.map(|device| device["name"].as_str().unwrap().to_owned()).collect()
 }
 
 fn dra_claim(name: &str) -> crate::plugin::service::dra::Claim {
