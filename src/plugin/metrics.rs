@@ -66,8 +66,8 @@ impl PluginMetrics {
         };
         // From the start, so that an alert sees the first one as a change.
         for call in [Call::Prepare, Call::Unprepare] {
-            metrics.durations.get_or_create(&CallLabel { call });
-            metrics.errors.get_or_create(&CallLabel { call });
+            drop(metrics.durations.get_or_create(&CallLabel { call }));
+            drop(metrics.errors.get_or_create(&CallLabel { call }));
         }
         let registry = registry.sub_registry_with_prefix("dra_node_plugin");
         registry.register_with_unit(

@@ -164,6 +164,7 @@ cgroupRoot: /$cgroup
 failCgroupV1: false
 failSwapOn: false
 cpuManagerPolicy: none
+crashLoopBackOff: {maxContainerRestartPeriod: 1s} # a container that was killed is started again at once, each time
 enforceNodeAllocatable: []
 localStorageCapacityIsolation: false
 podLogsDir: $var/pod-logs

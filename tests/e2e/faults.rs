@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 use kube::{ResourceExt, api::DeleteParams};
 
 use super::support::{
-    cluster::{CONFIG, Cluster, NAMESPACE, script, tool},
+    cluster::{CONFIG, Cluster, NAMESPACE, is_ready, script, tool},
     eventually,
     node::{kill, online, plugin_processes},
     objects::{claim, pod},
@@ -18,7 +18,7 @@ use super::support::{
 
 /// A pinned pod `pinned` with claim `one`, a pod `neighbour` kept off its CPUs; answers the CPUs held.
 async fn pinned_and_neighbour(c: &Cluster) -> CpuSet {
-    fresh_plugin(c).await;
+    plugin_is_ready_again(c).await;
     c.create::<Pod>(pod("neighbour", None)).await;
     c.create::<ResourceClaim>(claim("one", 1)).await;
     c.create::<Pod>(pod("pinned", Some("one"))).await;
@@ -46,24 +46,10 @@ async fn another_claim_gets_the_rest(c: &Cluster, held: &CpuSet) {
     c.container_has("neighbour", "main", &online()).await;
 }
 
-/// A new pod: the kubelet lets one that was killed before wait longer each time.
-async fn fresh_plugin(c: &Cluster) {
-    for pod in c.plugin_pods().await {
-        c.delete_and_wait(&c.in_operator_namespace::<Pod>(), &pod.name_any()).await;
-    }
-    plugin_is_ready_again(c).await;
-}
-
 async fn plugin_is_ready_again(c: &Cluster) {
     eventually("the node plugin is ready", || async {
         let pods = c.plugin_pods().await;
-        let ready = |pod: &Pod| {
-            pod.status
-                .iter()
-                .flat_map(|s| s.conditions.iter().flatten())
-                .any(|k| k.type_ == "Ready" && k.status == "True")
-        };
-        if pods.len() == 1 && pods.iter().all(ready) && !plugin_processes().is_empty() {
+        if pods.len() == 1 && pods.iter().all(is_ready) && !plugin_processes().is_empty() {
             Ok(())
         } else {
             Err(pods.into_iter().map(|p| p.status).collect::<Vec<_>>())
@@ -85,8 +71,7 @@ async fn a_plugin_killed_while_pods_run_comes_back_with_what_it_had_given() {
 #[tokio::test]
 async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothing_twice() {
     let c = Cluster::with_driver("killed-prepare").await;
-    // Each round kills a little later after the pod was created: before, during and after Prepare. The kubelet's
-    // back-off and the container's restart are what the time goes into, so there are few rounds.
+    // Each round kills a little later after the pod was created: before, during and after Prepare.
     for (round, after) in [0_u64, 120, 240, 360, 480].into_iter().enumerate() {
         let (first, second) = (format!("a{round}"), format!("b{round}"));
         for name in [&first, &second] {
@@ -112,14 +97,14 @@ async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothin
             c.delete_and_wait(&c.here::<Pod>(), name).await;
             c.delete_and_wait(&c.here::<ResourceClaim>(), name).await;
         }
-        fresh_plugin(&c).await;
+        plugin_is_ready_again(&c).await;
     }
 }
 
 #[tokio::test]
 async fn what_a_pod_deleted_by_force_still_runs_on_is_waited_for() {
     let c = Cluster::with_driver("forced").await;
-    fresh_plugin(&c).await;
+    plugin_is_ready_again(&c).await;
     let all = c.slices().await.iter().map(|slice| slice.spec.devices.as_ref().map_or(0, Vec::len)).sum::<usize>();
     for name in ["first", "second"] {
         c.create::<ResourceClaim>(claim(name, u32::try_from(all).unwrap())).await;
@@ -239,7 +224,7 @@ async fn a_truncated_checkpoint_fails_closed_and_says_so() {
     drop(checkpoint);
     c.delete_and_wait(&c.here::<Pod>(), "refused").await;
     c.delete_and_wait(&c.here::<ResourceClaim>(), "refused").await;
-    fresh_plugin(&c).await;
+    plugin_is_ready_again(&c).await;
     still_pinned(&c, &held).await;
     another_claim_gets_the_rest(&c, &held).await;
 }

@@ -5,7 +5,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::support::{
-    cluster::{CONFIG, Cluster, condition},
+    cluster::{CONFIG, Cluster, condition, is_ready},
     eventually,
 };
 
@@ -72,7 +72,11 @@ async fn a_node_that_comes_to_be_of_two_configs_keeps_the_plugin_it_has() {
     .await;
     let younger = c.config_where("younger", "is stalled", |config| condition(config, "Stalled").is_some()).await;
     assert_eq!(condition(&younger, "Stalled").map(|(_, reason, _)| reason), Some("NodeSelectorOverlap"));
-    assert_eq!(c.plugin_pods().await.len(), 1, "the older's serves on");
+    eventually("the older's serves on, alone", || async {
+        let pods = c.plugin_pods().await;
+        if pods.len() == 1 && pods.iter().all(is_ready) { Ok(()) } else { Err(pods) }
+    })
+    .await;
 
     label(&c, OLDER, json!(null)).await;
     eventually("the younger serves the node", || async {

@@ -241,12 +241,7 @@ impl Cluster {
     pub(crate) async fn pod_is_ready(&self, name: &str) -> Pod {
         eventually(&format!("pod {name} is ready"), || async {
             let pod: Pod = self.here().get(name).await.unwrap();
-            let ready = pod
-                .status
-                .iter()
-                .flat_map(|status| status.conditions.iter().flatten())
-                .any(|c| c.type_ == "Ready" && c.status == "True");
-            if ready { Ok(pod) } else { Err((pod.status, self.events(name).await)) }
+            if is_ready(&pod) { Ok(pod) } else { Err((pod.status, self.events(name).await)) }
         })
         .await
     }
@@ -291,6 +286,11 @@ impl Cluster {
 }
 
 /// Status, reason and message of a condition.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 pub(crate) fn condition<'a>(config: &'a DraDriverConfig, kind: &str) -> Option<(&'a str, &'a str, &'a str)> {
     let conditions = config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions.iter().find(|c| c.type_ == kind).map(|c| (c.status.as_str(), c.reason.as_str(), c.message.as_str()))
