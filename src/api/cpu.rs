@@ -8,9 +8,12 @@ use serde::{Deserialize, Serialize};
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuDriver {
-    /// What one device is. Default `Core`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub granularity: Option<Granularity>,
+    // A default that the API server writes down, so that `cpu` is never empty: server-side apply makes null of an object
+    // whose last field goes, and null is no object.
+    /// What one device is. `Core`: a physical core with all its hardware threads. `Thread`: one hardware thread, a CPU as the
+    /// kernel numbers them.
+    #[serde(default)]
+    pub granularity: Granularity,
 
     /// CPUs never given to a claim, as a kernel CPU list such as `0-1,8`. They stay with the system and with pods
     /// without claims. Default: none.
@@ -25,8 +28,7 @@ pub struct CpuDriver {
     pub pinning: Option<Pinning>,
 }
 
-/// What one device is. `Core`, the default: a physical core with all its hardware threads. `Thread`: one hardware thread, a
-/// CPU as the kernel numbers them.
+/// What one device is.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Granularity {
     /// A physical core with all its hardware threads.

@@ -201,7 +201,7 @@ fn arguments(config: &DraDriverConfig, plugin: &NodePlugin) -> Vec<String> {
 }
 
 fn cpu_arguments(cpu: &CpuDriver) -> Vec<String> {
-    let granularity = match cpu.granularity.unwrap_or_default() {
+    let granularity = match cpu.granularity {
         Granularity::Core => "Core",
         Granularity::Thread => "Thread",
     };
