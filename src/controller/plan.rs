@@ -121,6 +121,8 @@ pub struct Memory {
     written: BTreeMap<ChildKey, (Timestamp, Live)>,
     refused: BTreeMap<ChildKey, (u64, Timestamp, String)>,
     failed: BTreeMap<ChildKey, Failed>,
+    /// What was applied and is still there with something added.
+    added_to: BTreeMap<ChildKey, u64>,
 }
 
 /// A write that did not go well and may go well another time.
@@ -134,14 +136,18 @@ struct Failed {
 
 impl Memory {
     /// The API server took `wanted` and made `live` of it: if the two differ, they will for some time. The first field that
-    /// it did not keep.
+    /// it did not keep. What is there in addition the first time is somebody's, and not the API server's.
     pub fn settle(&mut self, wanted: &Child, live: &Live, now: Timestamp) -> Option<String> {
         self.refused.remove(&wanted.key);
         self.succeed(&wanted.key);
         self.settled.remove(&wanted.key);
         self.written.insert(wanted.key.clone(), (now, live.clone()));
         let differs = difference(wanted, live)?;
-        self.settled.insert(wanted.key.clone(), (fingerprint(&wanted.object), fingerprint(&live.object), now));
+        let asked = fingerprint(&wanted.object);
+        if matches!(differs, Difference::Added(_)) && self.added_to.insert(wanted.key.clone(), asked) != Some(asked) {
+            return None;
+        }
+        self.settled.insert(wanted.key.clone(), (asked, fingerprint(&live.object), now));
         Some(differs.into_path())
     }
 
@@ -200,6 +206,11 @@ impl Memory {
         self.settled
             .get(&wanted.key)
             .is_some_and(|&(asked, made, _)| (asked, made) == (fingerprint(&wanted.object), fingerprint(&live.object)))
+    }
+
+    /// Whether `wanted` was applied, and something that is in addition stayed.
+    fn is_added_to(&self, wanted: &Child) -> bool {
+        self.added_to.get(&wanted.key) == Some(&fingerprint(&wanted.object))
     }
 
     fn refusal(&self, wanted: &Child, now: Timestamp) -> Option<&str> {
@@ -291,10 +302,11 @@ fn step(
         Some(live) => match difference(child, live) {
             None => return Ok(None),
             Some(_) if memory.is_settled(child, live) => return Ok(None),
-            Some(Difference::Added(because)) => {
+            Some(Difference::Added(because)) if memory.is_added_to(child) => {
                 return Ok(Some(Action::Remake { key: key(), uid: live.uid.clone(), because }));
             }
-            Some(Difference::Changed(because)) => Some((live.uid.clone(), because)),
+            // What is there in addition may be what this one applied before, and then an apply takes it back.
+            Some(Difference::Changed(because) | Difference::Added(because)) => Some((live.uid.clone(), because)),
         },
         None => None,
     };

@@ -103,11 +103,27 @@ fn what_others_added_and_no_apply_takes_back_is_made_anew_but_not_where_the_api_
     let mut live = all_live(&config);
     live[1].object["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]});
     let because = ".aggregationRule".to_owned();
-    let remake = Action::Remake { key: live[1].key.clone(), uid: live[1].uid.clone(), because };
-    assert_eq!(planned(&config, &live).actions, [remake]);
+    let (child, uid) = (wanted.children[1].clone(), live[1].uid.clone());
+    // It may be what was applied before.
+    let apply = Action::PutRight { child, uid: uid.clone(), because: because.clone() };
+    assert_eq!(planned(&config, &live).actions, [apply]);
     let mut memory = Memory::default();
-    memory.settle(&wanted.children[1], &live[1], at(0));
+    assert_eq!(memory.settle(&wanted.children[1], &live[1], at(0)), None);
+    let remake = Action::Remake { key: live[1].key.clone(), uid, because };
+    assert_eq!(plan(&config, &wanted, &live, &memory, at(0)).actions, [remake]);
+    assert_eq!(memory.settle(&wanted.children[1], &live[1], at(0)).as_deref(), Some(".aggregationRule"));
     assert_eq!(plan(&config, &wanted, &live, &memory, at(0)), Plan::default());
+}
+
+#[test]
+fn a_class_whose_policy_becomes_shorter_is_never_away() {
+    let class =
+        |selectors: &[&str]| mk_config("cpu", &json!({"deviceClasses": [{"name": "c", "selectors": selectors}]}));
+    let (one, two) = ("device.driver == \"dra.cpu\"", "true");
+    let (before, after) = (class(&[one, two]), class(&[one]));
+    let live = all_live(&before);
+    let actions = planned(&after, &live).actions;
+    assert!(matches!(&actions[..], [Action::PutRight { child, .. }] if child.key.name == "c"), "{actions:?}");
 }
 
 #[test]
