@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use serde_json::Value;
@@ -106,6 +106,7 @@ impl Writer {
                 }
                 Err(Trouble::Failure(message)) => {
                     self.metrics.failed(Failure::Write);
+                    tracing::warn!(config = config.name_any(), child = %child.key, error = message, "could not be written");
                     memory.fail(attempt, message.clone(), now);
                     report.failures.push((child.key, message));
                 }
@@ -165,6 +166,7 @@ impl Writer {
         match api.delete(&attempt.key.name, &only(uid)).await {
             Err(error) if !is_gone(&error) => {
                 self.metrics.failed(Failure::Write);
+                tracing::warn!(child = %attempt.key, %error, "could not be deleted");
                 report.failures.push((attempt.key.clone(), in_words(&error)));
                 memory.fail(attempt, in_words(&error), now);
             }

@@ -229,7 +229,7 @@ impl Context {
         let mut report = self.writer.carry_out(config, actions, &blocks, &mut memory.children, now).await;
         blocks.append(&mut report.blocks);
         let children = memory.children.catch_up(snapshot.children.clone(), now);
-        let refusal = self.refusal(daemon_set(config, &children), view, now).await;
+        let refusal = self.refusal(daemon_set(config, &children), view, memory, now).await;
         let start = Instant::now();
         let seen = Seen { children: &children, claims: &snapshot.claims, view, refusal: refusal.as_deref() };
         let judged = judge(config, seen, memory, now);
@@ -300,13 +300,27 @@ impl Context {
     }
 
     /// Why pods that should be there cannot be made, where there are any.
-    async fn refusal(&self, daemon_set: Option<&Live>, view: &View<'_>, now: Timestamp) -> Option<String> {
+    /// Not asked for at each look: a cluster that changes looks often.
+    async fn refusal(
+        &self,
+        daemon_set: Option<&Live>,
+        view: &View<'_>,
+        memory: &mut Remembered,
+        now: Timestamp,
+    ) -> Option<String> {
         let daemon_set = daemon_set.filter(|_| rollout::missing(daemon_set, &view.pods) > 0)?;
+        if let Some((at, answer)) = &memory.refusal
+            && Duration::try_from(now.duration_since(*at)).unwrap_or_default() < ASK_WHY
+        {
+            return answer.clone();
+        }
         let asked = observe::refusal(&self.writer.client, &self.writer.namespace, &daemon_set.uid, now).await;
-        asked.unwrap_or_else(|error| {
+        let answer = asked.unwrap_or_else(|error| {
             tracing::warn!(%error, "list the Events of the node plugin's DaemonSet");
             None
-        })
+        });
+        memory.refusal = Some((now, answer.clone()));
+        answer
     }
 
     fn remember(&self, id: &str) -> Remembered {

@@ -120,7 +120,12 @@ fn stamp(object: &mut Value) {
 
 /// Name of the plugin's DaemonSet and ServiceAccount.
 pub fn plugin_name(config: &DraDriverConfig) -> String {
-    format!("{}-node-plugin", config.name_any())
+    plugin_name_of(&config.name_any())
+}
+
+/// The same by the config's name.
+pub fn plugin_name_of(config: &str) -> String {
+    format!("{config}-node-plugin")
 }
 
 /// Name of the plugin's ClusterRole and its binding.

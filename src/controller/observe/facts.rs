@@ -4,13 +4,16 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    core::v1::{ContainerStatus, Node, NodeSelector, Pod},
-    resource::v1::ResourceClaim,
+use k8s_openapi::{
+    api::{
+        core::v1::{ContainerStatus, Node, NodeSelector, Pod},
+        resource::v1::ResourceClaim,
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::ResourceExt;
 
-use crate::controller::build::CONFIG_LABEL;
+use crate::controller::build::{CONFIG_LABEL, plugin_name_of};
 
 /// A node plugin's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +22,7 @@ pub struct PluginPod {
     pub name: String,
     /// Its unique id.
     pub uid: String,
-    /// The `DraDriverConfig` it is for.
+    /// The `DraDriverConfig` it is for; empty for a pod that only looks like it.
     pub config: String,
     /// The node it is bound to, or made for while no scheduler has seen it.
     pub node: String,
@@ -124,7 +127,7 @@ impl PluginPod {
         Self {
             name: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
-            config: label(CONFIG_LABEL),
+            config: Some(label(CONFIG_LABEL)).filter(|config| is_made_for(pod, config)).unwrap_or_default(),
             node: node_of(pod).unwrap_or_default(),
             revision: label("controller-revision-hash"),
             created,
@@ -134,6 +137,14 @@ impl PluginPod {
             trouble: if ready { None } else { trouble(pod) },
         }
     }
+}
+
+/// Whether the config's own DaemonSet made it: another one may have copied its labels.
+fn is_made_for(pod: &Pod, config: &str) -> bool {
+    let name = plugin_name_of(config);
+    let is_it =
+        |owner: &OwnerReference| owner.controller == Some(true) && owner.kind == "DaemonSet" && owner.name == name;
+    pod.owner_references().iter().any(is_it)
 }
 
 fn running_since(container: &ContainerStatus) -> Option<Timestamp> {
@@ -256,7 +267,8 @@ mod tests {
     fn pod(status: &Value) -> PluginPod {
         PluginPod::of(
             &serde_json::from_value(json!({
-                "metadata": {"name": "p", "uid": "u", "labels": {CONFIG_LABEL: "cpu"}},
+                "metadata": {"name": "p", "uid": "u", "labels": {CONFIG_LABEL: "cpu"}, "ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "cpu-node-plugin", "uid": "d", "controller": true}]},
                 "spec": {"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
                     "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}}}},
                 "status": status,
@@ -268,6 +280,19 @@ mod tests {
     fn container(state: &Value, last: &Value) -> Value {
         json!({"containerStatuses": [{"name": "node-plugin", "image": "reg/x:1", "imageID": "", "ready": false, "restartCount": 1,
             "state": state, "lastState": last}]})
+    }
+
+    #[test]
+    fn a_pod_is_of_the_config_whose_daemon_set_made_it_whatever_its_labels_say() {
+        assert_eq!(pod(&json!({})).config, "cpu");
+        for owners in [
+            json!([]),
+            json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "a-copy", "uid": "d", "controller": true}]),
+        ] {
+            let metadata = json!({"name": "p", "labels": {CONFIG_LABEL: "cpu"}, "ownerReferences": owners});
+            let pod: Pod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+            assert_eq!(PluginPod::of(&pod).config, "");
+        }
     }
 
     #[test]

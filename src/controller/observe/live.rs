@@ -110,10 +110,11 @@ fn owner(object: &DynamicObject) -> Owner {
     let controller = object.owner_references().iter().find(|owner| owner.controller == Some(true));
     let labels = object.labels();
     // A copy has the labels and the owner of what it was copied from. The API server alone writes who applied an object.
-    let ours = object
-        .managed_fields()
-        .iter()
-        .any(|fields| fields.manager.as_deref() == Some(FIELD_MANAGER) && fields.operation.as_deref() == Some("Apply"));
+    // Who took all that away can still only be believed.
+    let ours = object.managed_fields().is_empty()
+        || object.managed_fields().iter().any(|fields| {
+            fields.manager.as_deref() == Some(FIELD_MANAGER) && fields.operation.as_deref() == Some("Apply")
+        });
     match controller {
         Some(owner) if ours && owner.kind == "DraDriverConfig" && owner.api_version.starts_with(crate::api::GROUP) => {
             Owner::Config { uid: owner.uid.clone(), name: owner.name.clone() }

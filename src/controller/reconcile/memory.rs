@@ -22,6 +22,8 @@ pub struct Remembered {
     pub(super) written: Option<(u64, Timestamp, DraDriverConfigStatus)>,
     /// When a status that waits may be written.
     pub(super) owed: Option<Timestamp>,
+    /// Why a pod cannot be made, and when that was asked.
+    pub(super) refusal: Option<(Timestamp, Option<String>)>,
     pub(super) counted: Counted,
 }
 

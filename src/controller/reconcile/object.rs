@@ -148,9 +148,6 @@ impl Context {
             );
             self.tell(config, events::event(EventType::Warning, "NotKept", "Apply", note)).await;
         }
-        for (key, message) in &report.failures {
-            tracing::warn!(config = config.name_any(), child = %key, error = message, "could not be written");
-        }
     }
 
     pub(super) async fn tell(&self, config: &DraDriverConfig, event: Event) {

@@ -121,14 +121,14 @@ impl Driver for CpuDriver {
         &self.inventory
     }
 
-    /// The CPUs of all `devices`, named also in `DRA_CPUS_<REQUEST>`; and the NUMA nodes they are on, where each is
-    /// certain to have memory.
     fn overlapping(&self, held: &[&Grant]) -> Vec<&str> {
         let offered = self.offered.iter();
         let overlaps = |offer: &Offer| held.iter().any(|grant| !offer.cpus.is_disjoint(&grant.cpus));
         offered.filter(|(_, offer)| overlaps(offer)).map(|(name, _)| name.as_str()).collect()
     }
 
+    /// The CPUs of all `devices`, named also in `DRA_CPUS_<REQUEST>`; and the NUMA nodes they are on, where each is
+    /// certain to have memory.
     fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError> {
         let mut grant = Grant::default();
         let mut memory_nodes = Some(CpuSet::new());

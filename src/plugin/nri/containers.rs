@@ -120,9 +120,10 @@ impl Containers {
     pub fn observe(&mut self, id: &str, placement: Option<Placement>) {
         let Some(known) = self.known.get_mut(id) else { return };
         let asked = known.asked.take();
-        known.updatable = true;
+        let is_created = !std::mem::replace(&mut known.updatable, true);
         let placement = placement.map(Arc::new);
         if let Some(placement) = &placement
+            && is_created
             && known.usage == Use::Free
             && placement != asked.as_ref().unwrap_or(&known.has)
         {
