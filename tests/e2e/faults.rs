@@ -8,6 +8,7 @@ use k8s_openapi::api::{
     resource::v1::{ResourceClaim, ResourceSlice},
 };
 use kube::{ResourceExt, api::DeleteParams};
+use serde_json::json;
 
 use super::support::{
     cluster::{CONFIG, Cluster, NAMESPACE, is_ready, script, tool},
@@ -93,10 +94,12 @@ async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothin
             c.cpus_of(&first, "main").is_disjoint(&c.cpus_of(&second, "main")),
             "round {round}: a CPU was given twice"
         );
-        for name in [&first, &second] {
-            c.delete_and_wait(&c.here::<Pod>(), name).await;
-            c.delete_and_wait(&c.here::<ResourceClaim>(), name).await;
-        }
+        let (pods, claims) = (c.here::<Pod>(), c.here::<ResourceClaim>());
+        let release = async |name| {
+            c.delete_and_wait(&pods, name).await;
+            c.delete_and_wait(&claims, name).await;
+        };
+        tokio::join!(release(&first), release(&second));
         plugin_is_ready_again(&c).await;
     }
 }
@@ -111,6 +114,7 @@ async fn what_a_pod_deleted_by_force_still_runs_on_is_waited_for() {
     }
     let mut first = pod("first", Some("first"));
     // A container's first process that has no handler for SIGTERM runs on until this is over.
+    first["spec"]["containers"][0]["command"] = json!(["sleep", "100000"]);
     first["spec"]["terminationGracePeriodSeconds"] = 10.into();
     c.create::<Pod>(first).await;
     c.pod_is_ready("first").await;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use dra_operator::api::DraDriverConfig;
+use futures::future::join_all;
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
@@ -109,12 +110,8 @@ impl Cluster {
         let namespaces = self.all::<Namespace>();
         for left in namespaces.list(&ListParams::default().labels(TEST)).await.unwrap() {
             let (pods, claims) = (self.within::<Pod>(&left), self.within::<ResourceClaim>(&left));
-            for pod in pods.list(&ListParams::default()).await.unwrap() {
-                self.delete_and_wait(&pods, &pod.name_any()).await;
-            }
-            for claim in claims.list(&ListParams::default()).await.unwrap() {
-                self.delete_and_wait(&claims, &claim.name_any()).await;
-            }
+            self.delete_all(&pods).await;
+            self.delete_all(&claims).await;
             match namespaces.delete(&left.name_any(), &DeleteParams::default()).await {
                 // It was ending already.
                 Err(kube::Error::Api(error)) if error.code == 404 || error.code == 409 => {}
@@ -125,6 +122,16 @@ impl Cluster {
         namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
         eventually("the namespace's service account", || async { self.here::<ServiceAccount>().get("default").await })
             .await;
+    }
+
+    /// Deletes all at once, and waits until they are gone.
+    async fn delete_all<K>(&self, api: &Api<K>)
+    where
+        K: Resource + Clone + Debug + DeserializeOwned,
+    {
+        let objects = api.list(&ListParams::default()).await.unwrap();
+        let names: Vec<_> = objects.iter().map(ResourceExt::name_any).collect();
+        join_all(names.iter().map(|name| self.delete_and_wait(api, name))).await;
     }
 
     fn within<K>(&self, namespace: &Namespace) -> Api<K>

@@ -31,7 +31,8 @@ pub(crate) fn pod(name: &str, claim: Option<&str>) -> Value {
     pod
 }
 
-/// A container that sleeps.
+/// A container that sleeps, and ends when it is told to.
 pub(crate) fn container(name: &str) -> Value {
-    json!({"name": name, "image": "docker.io/local/busybox:1", "imagePullPolicy": "Never", "command": ["sleep", "100000"]})
+    let command = ["sh", "-c", "trap exit TERM; sleep 100000 & wait"];
+    json!({"name": name, "image": "docker.io/local/busybox:1", "imagePullPolicy": "Never", "command": command})
 }
