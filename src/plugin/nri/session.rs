@@ -295,7 +295,8 @@ impl Session<'_> {
     fn report(&mut self) {
         let Some(containers) = &self.service.containers else { return };
         let last = self.status.borrow().clone();
-        let settled = last.applied != self.state && containers.settled();
+        // What is being asked for may be what a container must not have any more.
+        let settled = last.applied != self.state && self.in_flight.is_none() && containers.settled();
         if settled {
             self.kept.save(containers);
             let overlapping = containers.overlapping();

@@ -261,6 +261,22 @@ async fn when_the_last_claim_goes_all_is_given_back_once() {
 }
 
 #[tokio::test]
+async fn what_the_runtime_is_still_asked_for_is_not_taken_for_what_is_so() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[("a", "", "")]).await;
+    let (stream, asked) = plugin.asks().await;
+    assert_eq!(asked, ["a 2-7"]);
+    let state = node.grants.set(&[], None);
+    for _ in 0..3 {
+        plugin.asks_nothing().await;
+    }
+    assert_ne!(node.status.borrow().applied, state, "who ends now leaves the container where it is put");
+    plugin.reply(stream, Ok(Vec::new())).await;
+    assert_eq!(plugin.makes().await, ["a 0-7"]);
+    node.reports(|status| status.applied == state).await;
+}
+
+#[tokio::test]
 async fn a_claim_right_after_another_moves_nobody_to_and_fro() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", "")]).await;
