@@ -22,6 +22,11 @@ fn api() -> FakeApi {
     api
 }
 
+fn publisher<'a>(api: &FakeApi, devices: &'a [Device]) -> Publisher<'a> {
+    let nothing_withheld = watch::channel(BTreeSet::new()).1;
+    Publisher::new(api.client(), "dra.cpu", "node-1", devices, nothing_withheld, PublishCounters::default())
+}
+
 /// Runs a publisher beside the story.
 async fn beside<T>(
     api: &FakeApi,
@@ -30,14 +35,7 @@ async fn beside<T>(
 ) -> T {
     let (status, told) = watch::channel(Published::default());
     let devices = devices(count);
-    let publisher = Publisher::new(
-        api.client(),
-        "dra.cpu",
-        "node-1",
-        &devices,
-        watch::channel(BTreeSet::new()).1,
-        PublishCounters::default(),
-    );
+    let publisher = publisher(api, &devices);
     let limit = Duration::from_secs(20);
     tokio::select! {
         done = tokio::time::timeout(limit, story(api, told)) => done.expect("the story ends in time"),
@@ -186,14 +184,7 @@ async fn a_field_that_the_server_drops_is_not_written_again_and_again() {
     let (status, told) = watch::channel(Published::default());
     let mut devices = devices(3);
     devices[1].allow_multiple_allocations = Some(true);
-    let publisher = Publisher::new(
-        api.client(),
-        "dra.cpu",
-        "node-1",
-        &devices,
-        watch::channel(BTreeSet::new()).1,
-        PublishCounters::default(),
-    );
+    let publisher = publisher(&api, &devices);
     let story = async {
         complete(told).await;
         until_true(|| api.is_watched()).await;
