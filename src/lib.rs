@@ -5,6 +5,7 @@
 pub mod api;
 pub mod cli;
 pub mod controller;
+pub mod cpuset;
 pub mod drivers;
 pub mod host;
 mod http;

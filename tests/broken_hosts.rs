@@ -7,8 +7,9 @@ use std::{fs, path::Path, process::Command};
 
 use dra_operator::{
     api::Granularity,
+    cpuset::CpuSet,
     drivers::{Driver as _, cpu::CpuDriver},
-    host::{Host, cpuset::CpuSet},
+    host::Host,
 };
 use k8s_openapi::api::resource::v1::Device;
 use proptest::prelude::*;

@@ -6,8 +6,9 @@ use std::{collections::BTreeMap, fs};
 
 use dra_operator::{
     api::Granularity,
+    cpuset::CpuSet,
     drivers::{Driver as _, cpu::CpuDriver},
-    host::{Host, cpuset::CpuSet},
+    host::Host,
 };
 use proptest::prelude::*;
 

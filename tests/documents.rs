@@ -12,8 +12,9 @@ use std::{
 use dra_operator::{
     api::{DraDriverConfig, Granularity, parse},
     controller::build::{Settings, children},
+    cpuset::CpuSet,
     drivers::{Driver as _, cpu::CpuDriver},
-    host::{Host, cpuset::CpuSet},
+    host::Host,
     policy::{device_class, preview::Matcher},
 };
 use k8s_openapi::api::resource::v1::{Device, DeviceSelector};

@@ -12,8 +12,9 @@ use std::{
 
 use dra_operator::{
     api::Granularity,
+    cpuset::CpuSet,
     drivers::{Driver as _, cpu::CpuDriver},
-    host::{Host, cpuset::CpuSet, machine::Machine},
+    host::{Host, machine::Machine},
 };
 use k8s_openapi::{List, api::resource::v1::ResourceSlice};
 

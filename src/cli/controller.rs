@@ -12,7 +12,7 @@ use crate::controller::{
     build::Settings,
     http::{Health, serve},
     metrics::Metrics,
-    own_pod::{self, OwnPod},
+    observe::own_pod::{self, OwnPod},
     run::Operator,
 };
 

@@ -11,8 +11,9 @@ use k8s_openapi::{List, api::resource::v1::ResourceSlice};
 use super::{devices, granularity, stdout};
 use crate::{
     api::{CpuDriver as Defaults, Granularity},
+    cpuset::CpuSet,
     drivers::{Driver as _, Inventory, cpu::CpuDriver},
-    host::{Host, cpuset::CpuSet},
+    host::Host,
     slices::pack::NodePool,
 };
 

@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::{granularity, logging::Logging, stop};
 use crate::{
     api::{CpuDriver as Defaults, Granularity},
+    cpuset::CpuSet,
     drivers::{Driver, cpu::CpuDriver},
-    host::{Host, cpuset::CpuSet},
+    host::Host,
     plugin::{
         health::{Health, serve},
         kubelet::Connect,

@@ -7,25 +7,15 @@
 pub mod apply;
 pub mod build;
 pub mod child;
-pub mod deletion;
-pub mod drift;
-pub mod events;
-pub mod health;
 pub mod http;
+pub mod judge;
 pub mod leader;
 pub mod metrics;
 pub mod observe;
-pub mod own_pod;
-pub mod placement;
 pub mod plan;
-pub mod preflight;
 pub mod reconcile;
-pub mod rollout;
 pub mod run;
-pub mod series;
 pub mod status;
 #[cfg(test)]
 mod testing;
-pub mod unready;
-pub mod usage;
 pub mod view;

@@ -18,16 +18,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    apply::{FIELD_MANAGER, Writer},
+use crate::controller::{
+    apply::{FIELD_MANAGER, Writer, series::Series},
     build::Settings,
     http::{BEAT, Health, Phase},
     leader::{self, Candidate},
     metrics::{Failure, Metrics},
-    observe::{Caches, Changes, Guarded},
-    preflight,
+    observe::{Caches, Changes, Guarded, preflight},
     reconcile::{Context, Pace, on_error, reconcile},
-    series::Series,
 };
 
 /// Changes that come closer together are looked at together.

@@ -5,11 +5,13 @@ use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, Resour
 use kube::{ResourceExt, api::ObjectMeta};
 use serde_json::{Value, json};
 
-use super::{
-    child::Child,
-    observe::{Live, NodeFacts, Owner, PluginPod, Unready},
+use crate::{
+    api::DraDriverConfig,
+    controller::{
+        child::Child,
+        observe::{Live, NodeFacts, Owner, PluginPod, Unready},
+    },
 };
-use crate::api::DraDriverConfig;
 
 /// A time, in seconds since the epoch.
 pub fn at(seconds: i64) -> Timestamp {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::api::resource::Quantity};
 use serde::{Deserialize, Serialize};
 
-use crate::host::cpuset::CpuSet;
+use crate::cpuset::CpuSet;
 
 /// The devices of a node, in an order that stays the same, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -11,10 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    cpuset::{CpuSet, CpuSetError},
-    warnings::Warnings,
-};
+use super::warnings::Warnings;
+use crate::cpuset::{CpuSet, CpuSetError};
 
 /// No file of one value is larger: a list of 8192 CPUs with gaps is 40 KiB, and sysfs itself stops at a page for most.
 const MAX_FILE: u64 = 64 << 10;

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    cpuinfo::{ArmPart, CpuInfo},
-    cpuset::CpuSet,
-};
+use super::cpuinfo::{ArmPart, CpuInfo};
+use crate::cpuset::CpuSet;
 
 /// What one reading of `/proc` and `/sys` told. What is unknown is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

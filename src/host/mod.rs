@@ -4,7 +4,6 @@
 //! needed are opened, each once, and none is kept.
 
 pub mod cpuinfo;
-pub mod cpuset;
 mod file;
 mod frequency;
 pub mod machine;
@@ -15,7 +14,8 @@ mod warnings;
 
 use std::path::{Path, PathBuf};
 
-use self::{cpuset::CpuSet, file::Files, machine::Machine};
+use self::{file::Files, machine::Machine};
+use crate::cpuset::CpuSet;
 
 /// A machine whose `/proc` and `/sys` are below a directory: `/` for this one, or where one was recorded.
 #[derive(Clone, Debug)]

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{
-    cpuset::CpuSet,
     file::Files,
     machine::{Cpu, NumaNode},
 };
+use crate::cpuset::CpuSet;
 
 const NODES: &str = "sys/devices/system/node";
 

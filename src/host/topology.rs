@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     cpuinfo::{CpuInfo, Parser},
-    cpuset::CpuSet,
     file::Files,
     machine::{Cpu, Hybrid},
 };
+use crate::cpuset::CpuSet;
 
 const CPUS: &str = "sys/devices/system/cpu";
 

@@ -1,10 +1,5 @@
 //! The kubelet's side: registration, DRA service, checkpoint, CDI, NRI. Knows no kind of device, only `drivers::Driver`. IO at the edge.
 
-pub mod allocation;
-pub mod cdi;
-pub mod checkpoint;
-pub mod claim_error;
-pub mod claim_reader;
 pub mod claims;
 pub mod directories;
 pub mod grants;
@@ -15,7 +10,3 @@ pub mod metrics;
 pub mod node;
 pub mod nri;
 pub mod online;
-pub mod prepared;
-pub mod service;
-pub mod serving;
-pub mod sockets;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::host::{Host, cpuset::CpuSet};
+use crate::{cpuset::CpuSet, host::Host};
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(2);

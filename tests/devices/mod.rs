@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use dra_operator::{
+    cpuset::CpuSet,
     drivers::{Driver as _, Inventory, cpu::CpuDriver},
-    host::cpuset::CpuSet,
 };
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 

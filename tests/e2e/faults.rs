@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use dra_operator::host::cpuset::CpuSet;
+use dra_operator::cpuset::CpuSet;
 use k8s_openapi::api::{
     core::v1::Pod,
     resource::v1::{ResourceClaim, ResourceSlice},

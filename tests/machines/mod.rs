@@ -8,7 +8,7 @@ pub mod servers;
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
-use dra_operator::host::cpuset::CpuSet;
+use dra_operator::cpuset::CpuSet;
 
 /// A machine. All its sockets are alike.
 #[derive(Clone, Debug)]

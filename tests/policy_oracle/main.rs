@@ -5,8 +5,9 @@
 
 use dra_operator::{
     api::{DeviceClassPolicy, Granularity, Match, MatchOperator, Preset, Scalar},
+    cpuset::CpuSet,
     drivers::{Driver as _, cpu::CpuDriver},
-    host::{Host, cpuset::CpuSet},
+    host::Host,
     policy::{
         device_class,
         preview::{MatchError, Matcher, syntax_error},

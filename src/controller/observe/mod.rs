@@ -5,6 +5,8 @@ mod creation;
 mod facts;
 mod guarded;
 mod live;
+pub mod own_pod;
+pub mod preflight;
 mod watch;
 
 pub use creation::refusal;

@@ -7,29 +7,29 @@ use kube::ResourceExt;
 
 use crate::{
     api::{DraDriverConfig, DraDriverConfigStatus},
-    controller::{health::Unwell, plan::Memory},
+    controller::{judge::health::Unwell, plan::Memory},
     policy::preview::Matcher,
 };
 
 /// What is remembered of one config between looks.
 #[derive(Debug, Default)]
 pub struct Remembered {
-    pub(super) children: Memory,
-    pub(super) unwell: Option<Unwell>,
-    pub(super) attempts: u32,
-    pub(super) matchers: HashMap<u64, Arc<Matcher>>,
+    pub(in crate::controller) children: Memory,
+    pub(in crate::controller) unwell: Option<Unwell>,
+    pub(in crate::controller) attempts: u32,
+    pub(in crate::controller) matchers: HashMap<u64, Arc<Matcher>>,
     /// The status last written: its object's version, when, and what it says.
-    pub(super) written: Option<(u64, Timestamp, DraDriverConfigStatus)>,
+    pub(in crate::controller) written: Option<(u64, Timestamp, DraDriverConfigStatus)>,
     /// When a status that waits may be written.
-    pub(super) owed: Option<Timestamp>,
+    pub(in crate::controller) owed: Option<Timestamp>,
     /// Why a pod cannot be made, and when that was asked.
-    pub(super) refusal: Option<(Timestamp, Option<String>)>,
-    pub(super) counted: Counted,
+    pub(in crate::controller) refusal: Option<(Timestamp, Option<String>)>,
+    pub(in crate::controller) counted: Counted,
 }
 
 impl Remembered {
     /// The config with the status it has by now, where the watch has yet to bring back what was written.
-    pub(super) fn latest(&self, config: &DraDriverConfig) -> DraDriverConfig {
+    pub(in crate::controller) fn latest(&self, config: &DraDriverConfig) -> DraDriverConfig {
         let version = version(config);
         let newer = self.written.as_ref().filter(|(written, ..)| *written > version);
         let status = newer.map(|(.., status)| status.clone());
@@ -38,14 +38,14 @@ impl Remembered {
 }
 
 /// Versions only grow (KEP-5504); 0 when it is not told.
-pub(super) fn version(config: &DraDriverConfig) -> u64 {
+pub(in crate::controller) fn version(config: &DraDriverConfig) -> u64 {
     config.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 /// One config's part of the sums in the metrics.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
-    pub(super) ready: i64,
-    pub(super) unhealthy: i64,
-    pub(super) devices: i64,
+pub(in crate::controller) struct Counted {
+    pub(in crate::controller) ready: i64,
+    pub(in crate::controller) unhealthy: i64,
+    pub(in crate::controller) devices: i64,
 }

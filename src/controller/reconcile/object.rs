@@ -17,10 +17,9 @@ use crate::{
     controller::{
         apply::{FIELD_MANAGER, Report},
         build::APPLIED_HASH,
-        events,
         metrics::{Failure, Verb},
         observe::Guarded,
-        status,
+        status::{self, events},
     },
 };
 

@@ -8,10 +8,12 @@ use std::{collections::BTreeMap, iter};
 
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 
-use crate::host::{
-    cpuinfo::{Architecture, CpuInfo},
+use crate::{
     cpuset::CpuSet,
-    machine::{Cpu, Hybrid, Machine},
+    host::{
+        cpuinfo::{Architecture, CpuInfo},
+        machine::{Cpu, Hybrid, Machine},
+    },
 };
 
 use super::{

@@ -9,9 +9,9 @@ use std::{
     fmt::Write as _,
 };
 
-use crate::host::{
+use crate::{
     cpuset::CpuSet,
-    machine::{Cpu, Machine},
+    host::machine::{Cpu, Machine},
 };
 
 /// A physical core.

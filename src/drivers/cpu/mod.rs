@@ -22,10 +22,7 @@ use self::{
     cores::Core,
 };
 use super::{AllocatedDevice, Driver, Grant, GrantError, Inventory};
-use crate::{
-    api::Granularity,
-    host::{cpuset::CpuSet, machine::Machine},
-};
+use crate::{api::Granularity, cpuset::CpuSet, host::machine::Machine};
 
 /// The CPUs of one node.
 #[derive(Clone, Debug)]

@@ -17,9 +17,9 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::*;
 use crate::{
+    cpuset::CpuSet,
     drivers::{AllocatedDevice, Grant, GrantError, Inventory},
-    host::cpuset::CpuSet,
-    plugin::service::{
+    plugin::kubelet::grpc::{
         dra::{self, dra_plugin_client::DraPluginClient},
         registration::{self, registration_client::RegistrationClient},
     },

@@ -61,7 +61,9 @@ async fn what_is_held_through_a_device_that_is_no_more_is_offered_once_it_is_giv
     old.requests[0].devices[0].device = "pair-4".into();
     old.requests[0].grant.cpus = "4-5".parse().unwrap();
     claims.push(old);
-    Checkpoint::within(&machine.state()).write(&crate::plugin::checkpoint::encode(claims.iter()).unwrap()).unwrap();
+    Checkpoint::within(&machine.state())
+        .write(&crate::plugin::claims::checkpoint::encode(claims.iter()).unwrap())
+        .unwrap();
     let kubelet = machine.start(None).ready().await;
     let missing = || (0..16).filter(|n| !offered(&machine).contains(&format!("core-{n}"))).collect::<Vec<_>>();
     assert_eq!(missing(), [4, 5]);
@@ -375,6 +377,6 @@ fn offered(machine: &Machine) -> Vec<String> {
     devices.map(|device| device["name"].as_str().unwrap().to_owned()).collect()
 }
 
-fn dra_claim(name: &str) -> crate::plugin::service::dra::Claim {
-    crate::plugin::service::dra::Claim { namespace: "apps".into(), uid: format!("uid-{name}"), name: name.into() }
+fn dra_claim(name: &str) -> crate::plugin::kubelet::grpc::dra::Claim {
+    crate::plugin::kubelet::grpc::dra::Claim { namespace: "apps".into(), uid: format!("uid-{name}"), name: name.into() }
 }

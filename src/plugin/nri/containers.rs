@@ -20,7 +20,7 @@ pub(super) use known::{Change, Kept, Observed, Use};
 
 use self::known::{Attempts, Known, Start};
 use super::placement::{Placement, without_claim};
-use crate::host::cpuset::CpuSet;
+use crate::cpuset::CpuSet;
 
 /// All containers of the runtime.
 #[derive(Debug, Default)]

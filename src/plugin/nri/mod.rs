@@ -31,13 +31,13 @@ mod connection;
 mod containers;
 #[cfg(test)]
 pub(super) mod fake_runtime;
+mod hooks;
 mod kept;
 mod messages;
 mod mux;
 mod placement;
 #[cfg(test)]
 mod recorded;
-mod service;
 mod session;
 mod ttrpc;
 

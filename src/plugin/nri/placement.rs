@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::messages::{Container, LinuxCpu, LinuxResources};
 use crate::{
+    cpuset::{CpuSet, CpuSetError},
     drivers::Grant,
-    host::cpuset::{CpuSet, CpuSetError},
 };
 
 /// Where a container may run. An empty set says nothing: no change where it is asked for, what the pod has where it is

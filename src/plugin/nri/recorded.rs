@@ -10,13 +10,13 @@ use prost::{
 use tokio::sync::watch;
 
 use super::{
+    hooks::Service,
     messages::{
         ConfigureRequest, Container, ContainerEvent, CreateContainerRequest, CreateContainerResponse, PodSandbox,
         SynchronizeRequest, UpdateContainerRequest,
     },
     mux::{self, Lane},
     placement::Placement,
-    service::Service,
     ttrpc::{self, Incoming},
 };
 use crate::{

@@ -16,10 +16,10 @@ use tokio::{
 use super::{
     connection::{Connection, ConnectionError},
     containers::Change,
+    hooks::{Service, update},
     kept::KeptFile,
     messages::{RegisterPluginRequest, UpdateContainersRequest},
     placement::Placement,
-    service::{Service, update},
     ttrpc::{Failure, Incoming},
 };
 use crate::plugin::grants::{Grants, NriStatus};
@@ -336,7 +336,7 @@ fn everything(host_root: &Path) -> Placement {
     let list = |path: &str| {
         let path = host_root.join(path);
         let list = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-        list.and_then(|list| list.parse().map_err(|error: crate::host::cpuset::CpuSetError| error.to_string()))
+        list.and_then(|list| list.parse().map_err(|error: crate::cpuset::CpuSetError| error.to_string()))
             .inspect_err(|error| tracing::warn!("{}: {error}", path.display()))
             .unwrap_or_default()
     };

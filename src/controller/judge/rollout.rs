@@ -7,10 +7,8 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{
-    observe::{Live, NodeFacts, PluginPod, TroubleKind},
-    unready,
-};
+use super::unready;
+use crate::controller::observe::{Live, NodeFacts, PluginPod, TroubleKind};
 
 /// How the plugin's roll-out stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,12 +8,10 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{
-    observe::{NodeFacts, PluginPod, TroubleKind},
-    unready,
-};
+use super::unready;
 use crate::{
     api::{Problem, Problems, conditions::seconds},
+    controller::observe::{NodeFacts, PluginPod, TroubleKind},
     slices::pool::{Pool, PoolState},
 };
 

@@ -1,5 +1,10 @@
 //! What is true of a config's plugin and devices now. Pure.
 
+pub mod health;
+pub mod rollout;
+pub mod unready;
+pub mod usage;
+
 use std::{
     collections::{HashMap, hash_map::DefaultHasher},
     hash::{Hash, Hasher},
@@ -9,18 +14,20 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::resource::v1::DeviceClassSpec;
 
-use super::memory::{Counted, Remembered};
+use self::{
+    health::{Before, Health, Podless},
+    rollout::{Patience, Rollout},
+    usage::{ABORTS_CLAIMS, MATCHES_NOTHING, NOT_COUNTED, NOT_MADE, Usage},
+};
+use super::{
+    build,
+    child::ChildKind,
+    observe::{ClaimFacts, Live},
+    reconcile::memory::{Counted, Remembered},
+    view::View,
+};
 use crate::{
     api::{DraDriverConfig, Pinning},
-    controller::{
-        build,
-        child::ChildKind,
-        health::{self, Before, Health, Podless},
-        observe::{ClaimFacts, Live},
-        rollout::{self, Patience, Rollout},
-        usage::{self, ABORTS_CLAIMS, MATCHES_NOTHING, NOT_COUNTED, NOT_MADE, Usage},
-        view::View,
-    },
     policy::preview::{MatchError, Matcher, why_nothing},
     slices::pool::Pool,
 };

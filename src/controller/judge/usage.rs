@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashSet};
 
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint};
 
-use super::observe::ClaimFacts;
 use crate::{
     api::{ClassStatus, DeviceCounts},
+    controller::observe::ClaimFacts,
     slices::pool::Pool,
 };
 

@@ -4,22 +4,25 @@
 //! time: an image that cannot be pulled may be pulled a minute later. The health of devices has a condition of its own and
 //! makes nothing else false.
 
+pub mod events;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use super::{
-    child::{ChildKey, ChildKind},
-    deletion::Waiting,
-    health::Health,
-    plan::Block,
-    rollout::{Progress, Rollout},
-    usage::{self, Usage},
-};
 use crate::{
     api::{
         ClassStatus, DraDriverConfig, DraDriverConfigStatus, NodeCounts,
         conditions::{self, ConditionType, Reason, Stated},
+    },
+    controller::{
+        child::{ChildKey, ChildKind},
+        judge::{
+            health::Health,
+            rollout::{Progress, Rollout},
+            usage::{self, Usage},
+        },
+        plan::{Block, deletion::Waiting},
     },
     policy,
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     drivers::GrantError,
-    plugin::{allocation::AllocationError, cdi::CdiError, checkpoint::CheckpointError, prepared::HeldError},
+    plugin::claims::{allocation::AllocationError, cdi::CdiError, checkpoint::CheckpointError, prepared::HeldError},
 };
 
 /// Why a claim was not prepared or unprepared; the kubelet shows it as the pod's event and tries again.

@@ -6,7 +6,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
 use tokio::{sync::Semaphore, time::timeout};
 
-use crate::plugin::{allocation::ClaimRef, claim_error::ClaimError};
+use crate::plugin::claims::{allocation::ClaimRef, error::ClaimError};
 
 /// How long one read of a claim may take; the kubelet gives the whole call 45 s.
 const TIMEOUT: Duration = Duration::from_secs(10);

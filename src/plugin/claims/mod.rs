@@ -4,6 +4,13 @@
 //! Memory holds what is wanted, and refuses what is taken. An answer is given only once the checkpoint has it, so a
 //! crash at any point loses nothing that was answered: what the kubelet got no answer to, it asks again.
 
+pub mod allocation;
+pub mod cdi;
+pub mod checkpoint;
+pub mod error;
+pub mod prepared;
+pub mod reader;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     iter,
@@ -19,17 +26,19 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    cpuset::CpuSet,
     drivers::{AllocatedDevice, Driver, Grant, GrantError},
-    host::{Host, cpuset::CpuSet},
-    plugin::{
-        allocation::{ClaimRef, own_devices},
-        cdi::{Cdi, CdiError, token_of},
-        checkpoint::{Checkpoint, CheckpointError, encode},
-        claim_error::ClaimError,
-        claim_reader::ClaimReader,
-        grants::{ContainerIdentity, Grants, NriStatus, Refusal},
-        prepared::{Arrival, HeldError, PreparedClaim, PreparedClaims, PreparedDevice, PreparedRequest, by_request},
-    },
+    host::Host,
+    plugin::grants::{ContainerIdentity, Grants, NriStatus, Refusal},
+};
+
+use self::{
+    allocation::{ClaimRef, own_devices},
+    cdi::{Cdi, CdiError, token_of},
+    checkpoint::{Checkpoint, CheckpointError, encode},
+    error::ClaimError,
+    prepared::{Arrival, HeldError, PreparedClaim, PreparedClaims, PreparedDevice, PreparedRequest, by_request},
+    reader::ClaimReader,
 };
 
 /// How long Prepare waits for a connection to NRI that is being made.

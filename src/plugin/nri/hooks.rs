@@ -16,7 +16,7 @@ use super::{
     ttrpc::{Code, Failure},
 };
 use crate::{
-    host::cpuset::CpuSet,
+    cpuset::CpuSet,
     plugin::grants::{ContainerIdentity, Grants},
 };
 

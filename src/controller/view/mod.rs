@@ -6,6 +6,8 @@
 //! they share a name too, a slice or a claim is of the config whose placement selects its node; one of a node that none
 //! selects (simulated servers publish so), or of a node that is not known, counts for each.
 
+pub mod placement;
+
 use std::{
     borrow::Borrow,
     collections::{BTreeMap, BTreeSet},
@@ -15,13 +17,13 @@ use std::{
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::ResourceExt;
 
-use super::{
-    observe::{ClaimFacts, Live, NodeFacts, PluginPod},
-    placement::Placement,
-    status::overlap_message,
-};
+use self::placement::Placement;
 use crate::{
     api::DraDriverConfig,
+    controller::{
+        observe::{ClaimFacts, Live, NodeFacts, PluginPod},
+        status::overlap_message,
+    },
     slices::pool::{Pool, pools},
 };
 

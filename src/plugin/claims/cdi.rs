@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::plugin::prepared::{PreparedClaim, PreparedRequest};
+use crate::plugin::claims::prepared::{PreparedClaim, PreparedRequest};
 
 /// The least version that lets a device's name begin with a digit, as a UID may.
 const CDI_VERSION: &str = "0.5.0";

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     drivers::{AllocatedDevice, Grant},
-    plugin::allocation::ClaimRef,
+    plugin::claims::allocation::ClaimRef,
 };
 
 /// A prepared claim, as the checkpoint keeps it: fields are only ever added.

@@ -1,7 +1,6 @@
 //! One look at one config: observe → plan → apply → status. IO: the Kubernetes API.
 
-mod judge;
-mod memory;
+pub(super) mod memory;
 mod object;
 
 use std::{
@@ -23,20 +22,22 @@ use tokio::sync::watch;
 pub use memory::Remembered;
 pub use object::FINALIZER;
 
-use super::{
-    apply::Writer,
-    build::{self, Settings},
-    deletion::{self, Waiting},
-    metrics::Failure,
-    observe::{self, Caches, Guarded, Live},
-    plan::{self, Block, Plan, WATCH_LAG},
-    rollout,
-    series::Series,
-    status::{self, Facts},
-    view::{Snapshot, View},
+use crate::{
+    api::DraDriverConfig,
+    controller::{
+        apply::{Writer, series::Series},
+        build::{self, Settings},
+        judge::{Seen, daemon_set, judge, rollout},
+        metrics::Failure,
+        observe::{self, Caches, Guarded, Live},
+        plan::{
+            self, Block, Plan, WATCH_LAG,
+            deletion::{self, Waiting},
+        },
+        status::{self, Facts},
+        view::{Snapshot, View},
+    },
 };
-use crate::api::DraDriverConfig;
-use judge::{Seen, daemon_set, judge};
 use memory::Counted;
 use object::write_error;
 

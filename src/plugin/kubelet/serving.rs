@@ -7,7 +7,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic::{service::Routes, transport::Server};
 
-use crate::plugin::sockets::OwnSocket;
+use crate::plugin::kubelet::sockets::OwnSocket;
 
 /// Between attempts to listen.
 const RETRY: Duration = Duration::from_secs(1);

@@ -1,5 +1,8 @@
 //! What to do about the children: create, put right, delete, or nothing. Pure.
 
+pub mod deletion;
+pub mod drift;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
@@ -8,13 +11,14 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::{
-    build::Desired,
-    child::{Child, ChildKey},
-    drift,
-    observe::Live,
+use crate::{
+    api::DraDriverConfig,
+    controller::{
+        build::Desired,
+        child::{Child, ChildKey},
+        observe::Live,
+    },
 };
-use crate::api::DraDriverConfig;
 
 /// How long a refusal by the API server stands before the same object is tried again: webhooks and servers change.
 const REFUSAL_STANDS: SignedDuration = SignedDuration::from_mins(10);

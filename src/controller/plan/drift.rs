@@ -8,8 +8,7 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Value};
 
-use super::child::ChildKind;
-use crate::slices::quantity;
+use crate::{controller::child::ChildKind, slices::quantity};
 
 /// Lists of objects we write that the API server merges by a key of their elements; it takes every other as a whole.
 const MERGED: [(&str, &str); 10] = [

@@ -1,5 +1,7 @@
 //! Carries out what was planned, and reports what came of it. IO: writes to the Kubernetes API.
 
+pub mod series;
+
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::{
@@ -8,13 +10,15 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::{
-    child::{Child, ChildKey, ChildKind},
-    metrics::{Failure, Metrics, Verb},
-    observe::{Live, child_api},
-    plan::{Action, Attempt, Block, Memory},
+use crate::{
+    api::DraDriverConfig,
+    controller::{
+        child::{Child, ChildKey, ChildKind},
+        metrics::{Failure, Metrics, Verb},
+        observe::{Live, child_api},
+        plan::{Action, Attempt, Block, Memory},
+    },
 };
-use crate::api::DraDriverConfig;
 
 /// The field manager of everything the controller applies.
 pub const FIELD_MANAGER: &str = "dra-operator";

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-use super::{
-    child::ChildKind,
-    observe::{Live, NodeFacts, PluginPod},
-    plan::Action,
-    view::View,
+use super::Action;
+use crate::{
+    api::{DeletionPolicy, DraDriverConfig},
+    controller::{
+        child::ChildKind,
+        observe::{Live, NodeFacts, PluginPod},
+        view::View,
+    },
 };
-use crate::api::{DeletionPolicy, DraDriverConfig};
 
 /// How many claims or pods a message names.
 const NAMED: usize = 5;

@@ -3,8 +3,10 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::{Event, EventType};
 
-use super::usage::ABORTS_CLAIMS;
-use crate::api::{ClassStatus, conditions::ConditionType};
+use crate::{
+    api::{ClassStatus, conditions::ConditionType},
+    controller::judge::usage::ABORTS_CLAIMS,
+};
 
 /// One Event for each condition that came, went over, or changed its reason; none for what only moved on in words, and
 /// none for health but where it was lost and is back: each node that joins makes it unknown for a while.

@@ -6,13 +6,15 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use crate::plugin::{
-    allocation::ClaimRef,
-    claim_error::ClaimError,
-    claim_reader::ClaimReader,
-    claims::Claims,
+    claims::{
+        Claims,
+        allocation::ClaimRef,
+        error::ClaimError,
+        prepared::{PreparedClaim, PreparedDevice, PreparedRequest},
+        reader::ClaimReader,
+    },
     health::{Health, Part},
     metrics::{Call, PluginMetrics},
-    prepared::{PreparedClaim, PreparedDevice, PreparedRequest},
 };
 
 /// The messages of `proto/dra.proto`.

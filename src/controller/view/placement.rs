@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
-use super::observe::NodeFacts;
-use crate::api::{DraDriverConfig, NodePlugin};
+use crate::{
+    api::{DraDriverConfig, NodePlugin},
+    controller::observe::NodeFacts,
+};
 
 /// Where one config's plugin may run.
 #[derive(Clone, Debug, Default, PartialEq)]

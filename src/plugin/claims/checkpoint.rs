@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::plugin::prepared::PreparedClaim;
+use crate::plugin::claims::prepared::PreparedClaim;
 
 /// The layout that this version writes. A higher one is another release's: it may hold what is not understood here.
 const VERSION: u64 = 1;
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::{
         drivers::Grant,
-        plugin::prepared::{PreparedDevice, PreparedRequest},
+        plugin::claims::prepared::{PreparedDevice, PreparedRequest},
     };
 
     fn claims() -> Vec<PreparedClaim> {

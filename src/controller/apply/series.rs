@@ -59,7 +59,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::controller::events::event;
+    use crate::controller::status::events::event;
 
     #[tokio::test]
     async fn other_words_are_another_event_and_the_same_words_count_on() {

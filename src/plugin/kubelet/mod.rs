@@ -3,6 +3,10 @@
 //! Its calls wait for the disk: a Prepare is answered when the checkpoint is synced. On their own thread they may block
 //! for that, and NRI, which has two seconds for an answer, is not held up by a slow disk.
 
+pub mod grpc;
+pub mod serving;
+pub mod sockets;
+
 use std::{io, path::Path, sync::Arc, thread};
 
 use kube::Client;
@@ -14,11 +18,13 @@ use tokio_util::{
 use tonic::service::Routes;
 
 use crate::plugin::{
-    claim_reader::ClaimReader,
-    claims::Claims,
+    claims::{Claims, reader::ClaimReader},
     health::{Health, Part},
     metrics::PluginMetrics,
-    service::{
+};
+
+use self::{
+    grpc::{
         DraService, RegistrationService, dra::dra_plugin_server::DraPluginServer,
         registration::registration_server::RegistrationServer,
     },

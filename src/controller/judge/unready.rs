@@ -1,6 +1,6 @@
 //! What a person is told of a plugin's pod that is not ready, and not known to be in trouble. Pure.
 
-use super::observe::PluginPod;
+use crate::controller::observe::PluginPod;
 
 /// Which pod, and where to look.
 pub fn in_words(pod: &PluginPod) -> String {
