@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Serves the node's CPUs as devices.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CpuDriver {
+pub struct CpuSpec {
     // A default that the API server writes down, so that `cpu` is never empty: server-side apply makes null of an object
     // whose last field goes, and null is no object.
     /// What one device is. `Core`: a physical core with all its hardware threads. `Thread`: one hardware thread, a CPU as the
@@ -50,7 +50,7 @@ pub enum Pinning {
     None,
 }
 
-impl CpuDriver {
+impl CpuSpec {
     /// Driver name where the admin gives none.
     pub const DEFAULT_NAME: &'static str = "dra.cpu";
 }

@@ -74,9 +74,9 @@ mod tests {
         assert_eq!(schema().pointer("/properties/status/default/observedGeneration"), Some(&json!(-1)));
     }
 
-    /// Tools that compare with what is in git do not expect them. One must be: see [`CpuDriver::granularity`].
+    /// Tools that compare with what is in git do not expect them. One must be: see [`CpuSpec::granularity`].
     ///
-    /// [`CpuDriver::granularity`]: crate::api::CpuDriver::granularity
+    /// [`CpuSpec::granularity`]: crate::api::CpuSpec::granularity
     #[test]
     fn no_optional_field_of_the_spec_has_a_default_but_the_one_that_keeps_cpu_from_being_empty() {
         fn walk(path: &str, value: &Value, found: &mut Vec<String>) {

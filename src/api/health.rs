@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// When a node counts as unhealthy, and what is done about it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Health {
+pub struct HealthSpec {
     /// How long a node may take from having a plugin pod to a complete pool, in seconds as `60s` (or `5m`). Default 60s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -30,7 +30,7 @@ pub enum OnUnhealthy {
     Report,
 }
 
-impl Health {
+impl HealthSpec {
     /// The deadline; 60 s where the admin gave none (the schema admits no other form than `60s` or `5m`).
     pub fn publish_deadline(&self) -> Duration {
         let default = Duration::from_mins(1);

@@ -15,11 +15,11 @@ mod status;
 mod strict;
 
 pub use check::{Fault, check, parse};
-pub use cpu::{CpuDriver, Granularity, Pinning};
+pub use cpu::{CpuSpec, Granularity, Pinning};
 pub use crd::{crd, schema};
 pub use device_class::{DeviceClassPolicy, Match, MatchOperator, Preset, Scalar};
-pub use health::{Health, OnUnhealthy};
-pub use node_plugin::{ImagePullPolicy, LogLevel, NodePlugin, UpdateStrategy};
+pub use health::{HealthSpec, OnUnhealthy};
+pub use node_plugin::{ImagePullPolicy, LogLevel, NodePluginSpec, UpdateStrategy};
 pub use status::{ClassStatus, DeviceCounts, DraDriverConfigStatus, NodeCounts, Problem, Problems};
 
 use kube::{CustomResource, KubeSchema};
@@ -60,7 +60,7 @@ pub const GROUP: &str = "dra-operator.dev";
     .message("spec.driver cannot change its kind: create a second DraDriverConfig and delete this one"))]
 pub struct DraDriverConfigSpec {
     /// Which devices are served, and how. Exactly one kind.
-    pub driver: Driver,
+    pub driver: DriverSpec,
 
     /// Name under which the driver registers and publishes; claims and selectors refer to it.
     /// Default by kind: `dra.cpu`. A DNS subdomain of at most 63 characters.
@@ -72,7 +72,7 @@ pub struct DraDriverConfigSpec {
 
     /// How the node plugin runs: image, nodes, resources, roll-out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_plugin: Option<NodePlugin>,
+    pub node_plugin: Option<NodePluginSpec>,
 
     /// The DeviceClasses to make, by preset or by match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -83,7 +83,7 @@ pub struct DraDriverConfigSpec {
 
     /// When a node counts as unhealthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub health: Option<Health>,
+    pub health: Option<HealthSpec>,
 
     /// What happens to claims in use when this object is deleted. Default `WaitForClaims`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,10 +97,10 @@ pub struct DraDriverConfigSpec {
     .message("spec.driver takes exactly one kind, such as `cpu: {}`; for a driver of another kind create a second DraDriverConfig"))]
 #[x_kube(validation = Rule::new("!has(self.memory) && !has(self.network) && !has(self.external)")
     .message("this release serves spec.driver.cpu only: memory, network and external are reserved names"))]
-pub struct Driver {
+pub struct DriverSpec {
     /// The node's CPUs, pinned by claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<CpuDriver>,
+    pub cpu: Option<CpuSpec>,
     /// Reserved for RAM and hugepages by NUMA node; refused in this release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Reserved>,
@@ -129,7 +129,7 @@ pub enum DeletionPolicy {
     Force,
 }
 
-impl Driver {
+impl DriverSpec {
     /// The kind of devices that it gives out: only one driver of a kind may run on a node, whatever their names. None of an
     /// external driver, which may serve anything.
     pub fn devices(&self) -> Option<&'static str> {
@@ -145,16 +145,16 @@ impl Driver {
 impl DraDriverConfigSpec {
     /// The driver's name: the admin's, else the kind's default.
     pub fn driver_name(&self) -> &str {
-        self.driver_name.as_deref().unwrap_or(CpuDriver::DEFAULT_NAME)
+        self.driver_name.as_deref().unwrap_or(CpuSpec::DEFAULT_NAME)
     }
 
     /// The node plugin's settings, all defaults where the admin wrote none.
-    pub fn node_plugin(&self) -> NodePlugin {
+    pub fn node_plugin(&self) -> NodePluginSpec {
         self.node_plugin.clone().unwrap_or_default()
     }
 
     /// The health settings, all defaults where the admin wrote none.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> HealthSpec {
         self.health.clone().unwrap_or_default()
     }
 

@@ -18,7 +18,7 @@ use super::strict;
 #[x_kube(validation = socket_outside_cdi_dir())]
 #[x_kube(validation = outside_kubelet("cdiDir"))]
 #[x_kube(validation = outside_kubelet("nriSocket"))]
-pub struct NodePlugin {
+pub struct NodePluginSpec {
     /// Container image. Default: the operator's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
@@ -135,7 +135,7 @@ const CDI_DIR: &str = "/var/run/cdi";
 /// Default of `nriSocket`.
 const NRI_SOCKET: &str = "/var/run/nri/nri.sock";
 
-impl NodePlugin {
+impl NodePluginSpec {
     /// The kubelet's root directory.
     pub fn kubelet_root_dir(&self) -> &str {
         self.kubelet_root_dir.as_deref().unwrap_or(KUBELET_ROOT_DIR)

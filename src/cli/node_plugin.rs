@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{granularity, logging::Logging, stop};
 use crate::{
-    api::{CpuDriver as Defaults, Granularity},
+    api::{CpuSpec, Granularity},
     cpuset::CpuSet,
     drivers::{Driver, cpu::CpuDriver},
     host::Host,
     plugin::{
-        health::{Health, serve},
+        health::{Readiness, serve},
         kubelet::Connect,
         metrics::PluginMetrics,
         node::{NodePlugin, NodeSettings},
@@ -32,7 +32,7 @@ const HELD_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Name of the driver. Default: the kind's.
-    #[arg(long, value_name = "NAME", default_value = Defaults::DEFAULT_NAME)]
+    #[arg(long, value_name = "NAME", default_value = CpuSpec::DEFAULT_NAME)]
     driver_name: String,
     /// Name of this node's Node object.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
@@ -133,7 +133,7 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
 
     let mut registry = Registry::default();
     let metrics = PluginMetrics::new(&mut registry);
-    let health = Arc::new(Health::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
+    let health = Arc::new(Readiness::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
     let plugin =
         NodePlugin { settings, driver: Arc::new(driver), client, connect, health: Arc::clone(&health), metrics };
     let complaints = Arc::clone(&health);

@@ -54,11 +54,11 @@ impl fmt::Display for Part {
 
 /// The state of each part that matters to this plugin.
 #[derive(Debug)]
-pub struct Health {
+pub struct Readiness {
     parts: Mutex<BTreeMap<Part, Result<(), String>>>,
 }
 
-impl Health {
+impl Readiness {
     /// None of these parts is well yet.
     pub fn of(parts: &[Part]) -> Self {
         let waiting = parts.iter().map(|part| (*part, Err("not yet".to_owned()))).collect();
@@ -123,18 +123,18 @@ impl Health {
 }
 
 /// Serves health and metrics until dropped.
-pub async fn serve(address: SocketAddr, health: Arc<Health>, registry: Registry) -> Result<Infallible, ServeError> {
+pub async fn serve(address: SocketAddr, health: Arc<Readiness>, registry: Registry) -> Result<Infallible, ServeError> {
     http::serve(address, router(health, Arc::new(registry))).await
 }
 
-fn router(health: Arc<Health>, registry: Arc<Registry>) -> Router {
+fn router(health: Arc<Readiness>, registry: Arc<Registry>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready).with_state(health))
         .route("/metrics", get(metrics).with_state(registry))
 }
 
-async fn ready(State(health): State<Arc<Health>>) -> impl IntoResponse {
+async fn ready(State(health): State<Arc<Readiness>>) -> impl IntoResponse {
     let status = if health.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, health.report())
 }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn ready_is_only_who_has_every_part_and_the_report_says_which_is_missing() {
-        let health = Health::of(&[Part::Active, Part::Slices]);
+        let health = Readiness::of(&[Part::Active, Part::Slices]);
         assert!(!health.is_ready());
         health.set(Part::Active, Ok(()));
         health.set(Part::Slices, Err("the API server says no".to_owned()));
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_part_that_does_not_matter_here_does_not_keep_it_from_being_ready() {
-        let health = Health::of(&[Part::Slices]);
+        let health = Readiness::of(&[Part::Slices]);
         health.set(Part::Slices, Ok(()));
         health.set(Part::Nri, Err("no socket".to_owned()));
         assert!(health.is_ready());
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_is_waited_for_is_told_until_it_is_there() {
-        let health = Health::of(&[Part::Active, Part::Registration]);
+        let health = Readiness::of(&[Part::Active, Part::Registration]);
         health.set(Part::Active, Ok(()));
         health.waits(Part::Active, "somebody".to_owned());
         health.waits(Part::Registration, "the kubelet".to_owned());
@@ -184,7 +184,7 @@ mod tests {
 
     #[tokio::test]
     async fn readyz_says_which_part_is_missing_and_healthz_only_that_it_runs() {
-        let health = Arc::new(Health::of(&[Part::Registration]));
+        let health = Arc::new(Readiness::of(&[Part::Registration]));
         let router = router(Arc::clone(&health), Arc::new(Registry::default()));
         assert_eq!(get(&router, "/healthz").await.0, StatusCode::OK);
         let (status, body) = get(&router, "/readyz").await;
@@ -199,7 +199,7 @@ mod tests {
         let metrics = crate::plugin::metrics::PluginMetrics::new(&mut registry);
         let took = std::time::Duration::from_millis(3);
         metrics.ended(crate::plugin::metrics::Call::Prepare, took, false, 7);
-        let router = router(Arc::new(Health::of(&[])), Arc::new(registry));
+        let router = router(Arc::new(Readiness::of(&[])), Arc::new(registry));
         let (status, body) = get(&router, "/metrics").await;
         assert_eq!(status, StatusCode::OK);
         for line in [

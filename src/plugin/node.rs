@@ -23,7 +23,7 @@ use crate::{
         directories::Directories,
         grants::{Grants, NriStatus},
         handover::{Handover, Leadership, LockError},
-        health::{Health, Part},
+        health::{Part, Readiness},
         kubelet::{
             Connect, KubeletError, KubeletSide, KubeletThread,
             serving::Conditions,
@@ -95,7 +95,7 @@ pub struct NodePlugin {
     /// The API server, for another thread.
     pub connect: Connect,
     /// Told how each part is.
-    pub health: Arc<Health>,
+    pub health: Arc<Readiness>,
     /// Told what happens.
     pub metrics: PluginMetrics,
 }

@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::api::{DeviceClassPolicy, Driver};
+use crate::api::{DeviceClassPolicy, DriverSpec};
 
 fn policy(value: &serde_json::Value) -> DeviceClassPolicy {
     let mut policy = json!({"name": "a-class"});
@@ -132,7 +132,7 @@ fn the_classes_of_a_config_name_their_place_and_do_not_stop_each_other() {
     let bad = policy(&json!({"name": "bad", "matchAttributes": [{"key": "cores", "operator": "Gt", "value": "true"}]}));
     let good = policy(&json!({"name": "good", "preset": "Arm"}));
     let spec = DraDriverConfigSpec {
-        driver: Driver::default(),
+        driver: DriverSpec::default(),
         device_classes: vec![good.clone(), bad, good],
         ..DraDriverConfigSpec::default()
     };

@@ -23,7 +23,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use super::{CONFIG_LABEL, DEVICES_LABEL, HTTP_PORT, Settings, labels, metadata, plugin_name, selector_labels};
-use crate::api::{CpuDriver, DraDriverConfig, Granularity, ImagePullPolicy, LogLevel, NodePlugin, Pinning};
+use crate::api::{CpuSpec, DraDriverConfig, Granularity, ImagePullPolicy, LogLevel, NodePluginSpec, Pinning};
 
 /// The DaemonSet.
 pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> DaemonSet {
@@ -60,7 +60,7 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> DaemonSet 
 
 /// By default a node's new plugin is ready before its old one goes, so that a broken image takes no serving plugin away;
 /// the kubelet knows the two apart by pod UID.
-fn update_strategy(plugin: &NodePlugin) -> DaemonSetUpdateStrategy {
+fn update_strategy(plugin: &NodePluginSpec) -> DaemonSetUpdateStrategy {
     let chosen = plugin.update_strategy.as_ref().and_then(|strategy| strategy.max_unavailable.clone());
     let (max_unavailable, max_surge) = match chosen {
         Some(max_unavailable) => (max_unavailable, 0),
@@ -75,7 +75,7 @@ fn update_strategy(plugin: &NodePlugin) -> DaemonSetUpdateStrategy {
     }
 }
 
-fn pod(config: &DraDriverConfig, plugin: &NodePlugin, settings: &Settings, service_account: String) -> PodSpec {
+fn pod(config: &DraDriverConfig, plugin: &NodePluginSpec, settings: &Settings, service_account: String) -> PodSpec {
     let mounts = host_paths(config, plugin);
     PodSpec {
         service_account_name: Some(service_account),
@@ -112,7 +112,7 @@ fn pod(config: &DraDriverConfig, plugin: &NodePlugin, settings: &Settings, servi
 
 /// Keeps the pod off nodes with the plugin of another config for the same devices, also where a node came to be both's
 /// only later: the two would give out the same hardware.
-fn affinity(config: &DraDriverConfig, plugin: &NodePlugin) -> Option<Affinity> {
+fn affinity(config: &DraDriverConfig, plugin: &NodePluginSpec) -> Option<Affinity> {
     let Some(devices) = config.spec.driver.devices() else { return plugin.affinity.clone() };
     let another = LabelSelectorRequirement {
         key: CONFIG_LABEL.into(),
@@ -135,7 +135,7 @@ fn affinity(config: &DraDriverConfig, plugin: &NodePlugin) -> Option<Affinity> {
 
 fn container(
     config: &DraDriverConfig,
-    plugin: &NodePlugin,
+    plugin: &NodePluginSpec,
     settings: &Settings,
     mounts: &[(&'static str, String)],
 ) -> Container {
@@ -185,7 +185,7 @@ fn container(
     }
 }
 
-fn arguments(config: &DraDriverConfig, plugin: &NodePlugin) -> Vec<String> {
+fn arguments(config: &DraDriverConfig, plugin: &NodePluginSpec) -> Vec<String> {
     let cpu = config.spec.driver.cpu.clone().unwrap_or_default();
     let mut arguments = vec![
         "node-plugin".into(),
@@ -200,7 +200,7 @@ fn arguments(config: &DraDriverConfig, plugin: &NodePlugin) -> Vec<String> {
     arguments
 }
 
-fn cpu_arguments(cpu: &CpuDriver) -> Vec<String> {
+fn cpu_arguments(cpu: &CpuSpec) -> Vec<String> {
     let granularity = match cpu.granularity {
         Granularity::Core => "Core",
         Granularity::Thread => "Thread",
@@ -226,7 +226,7 @@ const fn log_level(level: LogLevel) -> &'static str {
 
 /// Directories of the host, each mounted where it is on the host: paths in CDI files and socket names then mean the same
 /// to the plugin, the kubelet and the runtime.
-fn host_paths(config: &DraDriverConfig, plugin: &NodePlugin) -> Vec<(&'static str, String)> {
+fn host_paths(config: &DraDriverConfig, plugin: &NodePluginSpec) -> Vec<(&'static str, String)> {
     let kubelet = plugin.kubelet_root_dir();
     let mut paths = vec![
         ("plugins-registry", format!("{kubelet}/plugins_registry")),

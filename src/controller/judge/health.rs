@@ -41,7 +41,7 @@ pub struct Podless<'a> {
 
 /// The judgement.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Health {
+pub struct SliceHealth {
     /// Nodes with a complete pool.
     pub publishing: usize,
     /// Nodes past the deadline.
@@ -65,7 +65,7 @@ pub fn judge(
     deadline: Duration,
     before: Before<'_>,
     now: Timestamp,
-) -> Health {
+) -> SliceHealth {
     let mut by_node: BTreeMap<&str, Vec<&PluginPod>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| nodes.contains_key(pod.node.as_str())) {
         by_node.entry(&pod.node).or_default().push(pod);
@@ -74,7 +74,7 @@ pub fn judge(
         by_node.entry(node).or_default();
     }
     let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
-    let mut health = Health::default();
+    let mut health = SliceHealth::default();
     let mut problems = Vec::new();
     let mut pools_of: BTreeMap<&str, Vec<&Pool<'_>>> = BTreeMap::new();
     for pool in pools {

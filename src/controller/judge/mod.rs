@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::resource::v1::DeviceClassSpec;
 
 use self::{
-    health::{Before, Health, Podless},
+    health::{Before, Podless, SliceHealth},
     rollout::{Patience, Rollout},
     usage::{ABORTS_CLAIMS, MATCHES_NOTHING, NOT_COUNTED, NOT_MADE, Usage},
 };
@@ -35,7 +35,7 @@ use crate::{
 /// What is true of the config's plugin and devices now.
 pub(super) struct Judged {
     pub(super) rollout: Rollout,
-    pub(super) health: Health,
+    pub(super) health: SliceHealth,
     pub(super) usage: Usage,
 }
 

@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::api::{CpuDriver, DraDriverConfig, DraDriverConfigSpec, Driver, NodePlugin, Reserved};
+use crate::api::{CpuSpec, DraDriverConfig, DraDriverConfigSpec, DriverSpec, NodePluginSpec, Reserved};
 
 /// A config, or what can be known of it.
 #[derive(Clone, Debug)]
@@ -43,17 +43,17 @@ fn known(metadata: ObjectMeta, object: &Value) -> DraDriverConfig {
     DraDriverConfig {
         metadata,
         spec: DraDriverConfigSpec {
-            driver: Driver {
-                cpu: has("cpu").then(CpuDriver::default),
+            driver: DriverSpec {
+                cpu: has("cpu").then(CpuSpec::default),
                 memory: has("memory").then(Reserved::default),
                 network: has("network").then(Reserved::default),
                 external: has("external").then(Reserved::default),
             },
             driver_name: read(object, "/spec/driverName"),
-            node_plugin: Some(NodePlugin {
+            node_plugin: Some(NodePluginSpec {
                 node_selector: read(object, "/spec/nodePlugin/nodeSelector"),
                 affinity: read(object, "/spec/nodePlugin/affinity"),
-                ..NodePlugin::default()
+                ..NodePluginSpec::default()
             }),
             deletion_policy: read(object, "/spec/deletionPolicy"),
             ..DraDriverConfigSpec::default()

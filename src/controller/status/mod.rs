@@ -18,7 +18,7 @@ use crate::{
     controller::{
         child::{ChildKey, ChildKind},
         judge::{
-            health::Health,
+            health::SliceHealth,
             rollout::{Progress, Rollout},
             usage::{self, Usage},
         },
@@ -50,7 +50,7 @@ pub struct Facts<'a> {
     /// The roll-out.
     pub rollout: &'a Rollout,
     /// Slice health.
-    pub health: &'a Health,
+    pub health: &'a SliceHealth,
     /// Counts.
     pub usage: &'a Usage,
     /// Now.
@@ -228,7 +228,7 @@ fn reconciling(facts: &Facts<'_>) -> Option<(Reason, String)> {
 }
 
 fn healthy(facts: &Facts<'_>) -> (Option<bool>, Reason, String) {
-    let Health { publishing, unhealthy, pending, problems, .. } = facts.health;
+    let SliceHealth { publishing, unhealthy, pending, problems, .. } = facts.health;
     if *unhealthy > 0 {
         let first = problems.first.first();
         let words = first.map_or_else(String::new, |p| format!(", first {}: {}: {}", p.node, p.reason, p.message));

@@ -50,9 +50,9 @@ struct Held {
     nameless: Rollout,
     nowhere: Rollout,
     unobserved: Rollout,
-    healthy: Health,
-    pending: Health,
-    unhealthy: Health,
+    healthy: SliceHealth,
+    pending: SliceHealth,
+    unhealthy: SliceHealth,
     usage: Usage,
     taken: [Block; 2],
     failures: [(ChildKey, String); 1],
@@ -78,12 +78,12 @@ impl Default for Held {
             nameless: rollout(1, 1, halted(true)),
             nowhere: rollout(0, 0, Progress::Done),
             unobserved: rollout(0, 0, Progress::Unobserved),
-            healthy: Health { publishing: 1, ..Health::default() },
-            pending: Health { pending: 1, ..Health::default() },
-            unhealthy: Health {
+            healthy: SliceHealth { publishing: 1, ..SliceHealth::default() },
+            pending: SliceHealth { pending: 1, ..SliceHealth::default() },
+            unhealthy: SliceHealth {
                 unhealthy: 1,
                 problems: Problems { first: vec![problem], more: 0 },
-                ..Health::default()
+                ..SliceHealth::default()
             },
             usage: Usage {
                 devices: DeviceCounts { total: 4, ..DeviceCounts::default() },
@@ -169,7 +169,7 @@ fn the_health_of_devices_makes_nothing_else_false() {
 
 #[test]
 fn devices_are_healthy_only_where_every_node_that_should_publishes() {
-    let (three, none) = (rollout(3, 2, Progress::Done), Health::default());
+    let (three, none) = (rollout(3, 2, Progress::Done), SliceHealth::default());
     for health in [&none, &Held::default().healthy] {
         let held = Held::default();
         let facts = Facts { rollout: &three, health, ..facts_of(&held) };

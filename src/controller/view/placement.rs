@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
 use crate::{
-    api::{DraDriverConfig, NodePlugin},
+    api::{DraDriverConfig, NodePluginSpec},
     controller::observe::NodeFacts,
 };
 
@@ -21,7 +21,7 @@ pub struct Placement {
 impl Placement {
     /// As the config says.
     pub fn of(config: &DraDriverConfig) -> Self {
-        let NodePlugin { node_selector, affinity, .. } = config.spec.node_plugin();
+        let NodePluginSpec { node_selector, affinity, .. } = config.spec.node_plugin();
         Self {
             labels: node_selector.unwrap_or_default(),
             terms: affinity

@@ -13,7 +13,7 @@ use crate::plugin::{
         prepared::{PreparedClaim, PreparedDevice, PreparedRequest},
         reader::ClaimReader,
     },
-    health::{Health, Part},
+    health::{Part, Readiness},
     metrics::{Call, PluginMetrics},
 };
 
@@ -39,7 +39,7 @@ pub struct RegistrationService {
     /// The DRA socket.
     pub endpoint: String,
     /// Told what the kubelet says.
-    pub health: Arc<Health>,
+    pub health: Arc<Readiness>,
 }
 
 #[tonic::async_trait]

@@ -19,7 +19,7 @@ use tonic::service::Routes;
 
 use crate::plugin::{
     claims::{Claims, reader::ClaimReader},
-    health::{Health, Part},
+    health::{Part, Readiness},
     metrics::PluginMetrics,
 };
 
@@ -60,7 +60,7 @@ pub struct KubeletSide {
     /// Reaches the API server.
     pub connect: Connect,
     /// Told whether the kubelet knows the plugin.
-    pub health: Arc<Health>,
+    pub health: Arc<Readiness>,
     /// Told of every call.
     pub metrics: PluginMetrics,
 }

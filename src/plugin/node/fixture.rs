@@ -155,7 +155,7 @@ impl Machine {
     }
 
     pub(in crate::plugin) fn start_with(&self, settings: NodeSettings) -> Running {
-        let health = Arc::new(Health::of(&NodePlugin::parts(false, settings.nri_socket.is_some())));
+        let health = Arc::new(Readiness::of(&NodePlugin::parts(false, settings.nri_socket.is_some())));
         let stop = CancellationToken::new();
         let sockets = settings.sockets().unwrap();
         let plugin = NodePlugin {
@@ -185,7 +185,7 @@ pub(in crate::plugin) fn names(directory: &Path) -> Vec<String> {
 
 /// An instance that runs.
 pub(in crate::plugin) struct Running {
-    pub(in crate::plugin) health: Arc<Health>,
+    pub(in crate::plugin) health: Arc<Readiness>,
     pub(in crate::plugin) stop: CancellationToken,
     pub(in crate::plugin) sockets: SocketPaths,
     pub(in crate::plugin) task: JoinHandle<Result<(), NodeError>>,

@@ -358,7 +358,7 @@ async fn publish_only_touches_neither_kubelet_nor_host() {
         driver: Arc::new(FakeDriver::new(2)),
         client: machine.api.client(),
         connect: machine.connect(),
-        health: Arc::new(Health::of(&NodePlugin::parts(true, true))),
+        health: Arc::new(Readiness::of(&NodePlugin::parts(true, true))),
         metrics: PluginMetrics::new(&mut prometheus_client::registry::Registry::default()),
     };
     let stop = CancellationToken::new();

@@ -19,7 +19,7 @@ mod known;
 pub(super) use known::{Change, Kept, Observed, Use};
 
 use self::known::{Attempts, Known, Start};
-use super::placement::{Placement, without_claim};
+use super::cpuset::{Cpuset, without_claim};
 use crate::cpuset::CpuSet;
 
 /// All containers of the runtime.
@@ -27,9 +27,9 @@ use crate::cpuset::CpuSet;
 pub(super) struct Containers {
     known: HashMap<String, Known>,
     /// What those without a claim are kept to; `None` lifts it.
-    share: Option<Placement>,
+    share: Option<Cpuset>,
     /// All there is on the host.
-    everything: Placement,
+    everything: Cpuset,
     /// Those that are where they must not be. May name some that are not any more.
     queue: VecDeque<String>,
     /// Those that may only have more than they have: for them it can wait.
@@ -41,11 +41,11 @@ impl Containers {
     pub fn synchronize(
         observed: impl IntoIterator<Item = Observed>,
         kept: &HashMap<String, Kept>,
-        share: Option<Placement>,
-        everything: Placement,
+        share: Option<Cpuset>,
+        everything: Cpuset,
     ) -> Self {
         // Most containers have the same placement: it is kept once.
-        let mut last = Arc::new(Placement::default());
+        let mut last = Arc::new(Cpuset::default());
         let mut known = HashMap::new();
         for Observed { id, usage, placement } in observed {
             if *last != placement {
@@ -67,7 +67,7 @@ impl Containers {
     }
 
     /// What those without a claim are kept to from now on. `None` gives all back. False if that is nothing new.
-    pub fn keep_others_to(&mut self, share: Option<Placement>, everything: Placement) -> bool {
+    pub fn keep_others_to(&mut self, share: Option<Cpuset>, everything: Cpuset) -> bool {
         if (&share, &everything) == (&self.share, &self.everything) {
             return false;
         }
@@ -80,7 +80,7 @@ impl Containers {
     }
 
     /// A container is about to be created: what must be different from what it would have.
-    pub fn create(&mut self, id: &str, usage: Use, would_have: Placement) -> Option<Placement> {
+    pub fn create(&mut self, id: &str, usage: Use, would_have: Cpuset) -> Option<Cpuset> {
         let mut known = Known {
             usage,
             before: Arc::new(would_have.clone()),
@@ -98,7 +98,7 @@ impl Containers {
     }
 
     /// Something else asks for a container to be changed: what it gets instead, if that must be different.
-    pub fn update(&mut self, id: &str, requested: &Placement) -> Option<Placement> {
+    pub fn update(&mut self, id: &str, requested: &Cpuset) -> Option<Cpuset> {
         let mut known = self.known.remove(id)?;
         if known.usage == Use::Free {
             known.before = Arc::new(known.before.after(Cow::Borrowed(requested)).into_owned());
@@ -106,7 +106,7 @@ impl Containers {
         let wanted = self.wanted(&known).into_owned();
         // What is not asked for stays as it is, and that is brought in order elsewhere.
         let instead = |requested: &CpuSet, wanted: CpuSet| if requested.is_empty() { CpuSet::new() } else { wanted };
-        let instead = Placement {
+        let instead = Cpuset {
             cpus: instead(&requested.cpus, wanted.cpus),
             memory_nodes: instead(&requested.memory_nodes, wanted.memory_nodes),
         };
@@ -117,7 +117,7 @@ impl Containers {
     }
 
     /// The runtime says what a container has, after it was created or changed.
-    pub fn observe(&mut self, id: &str, placement: Option<Placement>) {
+    pub fn observe(&mut self, id: &str, placement: Option<Cpuset>) {
         let Some(known) = self.known.get_mut(id) else { return };
         let asked = known.asked.take();
         let is_created = !std::mem::replace(&mut known.updatable, true);
@@ -271,11 +271,11 @@ impl Containers {
         self.known.iter().filter(|(_, known)| known.usage == Use::Free).filter_map(|(id, known)| {
             let before = &*known.before;
             let target = known.has.after(self.wanted(known));
-            let mut given: Vec<&Placement> = vec![&known.has, &target];
+            let mut given: Vec<&Cpuset> = vec![&known.has, &target];
             given.extend(known.asked.as_deref());
             given.retain(|given| *given != before);
             given.dedup();
-            let given: Vec<Placement> = given.into_iter().cloned().collect();
+            let given: Vec<Cpuset> = given.into_iter().cloned().collect();
             (!given.is_empty()).then(|| (id.as_str(), Kept { before: before.clone(), given }))
         })
     }
@@ -326,7 +326,7 @@ impl Containers {
     }
 
     /// What a container has once it has what it should. Most have the same as the one before: that is kept once.
-    fn target(&self, known: &Known, last: Option<&Change>) -> Arc<Placement> {
+    fn target(&self, known: &Known, last: Option<&Change>) -> Arc<Cpuset> {
         let target = known.has.after(self.wanted(known));
         match last {
             Some(Change { placement, .. }) if **placement == *target => Arc::clone(placement),
@@ -335,11 +335,11 @@ impl Containers {
     }
 
     /// What a container should have. Copies nothing where there are many of a kind.
-    fn wanted<'a>(&'a self, known: &'a Known) -> Cow<'a, Placement> {
+    fn wanted<'a>(&'a self, known: &'a Known) -> Cow<'a, Cpuset> {
         match &known.usage {
             Use::Claim(placement) => Cow::Borrowed(placement),
             Use::Free => {
-                let nothing = Placement::default();
+                let nothing = Cpuset::default();
                 let share = self.share.as_ref().unwrap_or(&nothing);
                 let (before, has, everything) = (&known.before, &known.has, &self.everything);
                 let lifted = |share: &CpuSet, has: &CpuSet| share.is_empty() && !has.is_empty();
@@ -350,7 +350,7 @@ impl Containers {
                 {
                     return Cow::Borrowed(share);
                 }
-                Cow::Owned(Placement {
+                Cow::Owned(Cpuset {
                     cpus: without_claim(&before.cpus, &share.cpus, &has.cpus, &everything.cpus),
                     memory_nodes: without_claim(
                         &before.memory_nodes,

@@ -6,13 +6,13 @@ use prost::{Message, bytes::Bytes};
 
 use super::{
     containers::{Change, Containers, Kept, Observed, Use},
+    cpuset::Cpuset,
     messages::{
         ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, ContainerEvent, ContainerUpdate,
         CreateContainerRequest, CreateContainerResponse, Empty, Event, LinuxContainerAdjustment, LinuxContainerUpdate,
         PLUGIN_SERVICE, PodSandbox, StateChangeEvent, SynchronizeRequest, SynchronizeResponse, UpdateContainerRequest,
         UpdateContainerResponse,
     },
-    placement::Placement,
     ttrpc::{Code, Failure},
 };
 use crate::{
@@ -38,7 +38,7 @@ pub(super) struct Service {
     /// What was remembered of containers, for their synchronisation.
     kept: HashMap<String, Kept>,
     /// All there is on the host.
-    everything: Placement,
+    everything: Cpuset,
     arriving: Option<Arriving>,
     /// All containers, once they were synchronised.
     pub containers: Option<Containers>,
@@ -54,20 +54,20 @@ struct Arriving {
 }
 
 impl Service {
-    pub fn new(grants: Arc<dyn Grants>, kept: HashMap<String, Kept>, everything: Placement) -> Self {
+    pub fn new(grants: Arc<dyn Grants>, kept: HashMap<String, Kept>, everything: Cpuset) -> Self {
         Self { grants, kept, everything, arriving: None, containers: None, runtime: String::new() }
     }
 
     /// Takes over what is claimed now, and what there is on the host. False if that is nothing new.
-    pub fn refresh(&mut self, everything: Placement) -> bool {
+    pub fn refresh(&mut self, everything: Cpuset) -> bool {
         self.everything = everything;
         let (share, everything) = (self.share(), self.everything.clone());
         self.containers.as_mut().is_some_and(|containers| containers.keep_others_to(share, everything))
     }
 
     /// What containers without a claim are kept to; empty where all that is online is claimed.
-    pub fn share(&self) -> Option<Placement> {
-        let mut share = Placement::from(self.grants.remainder()?);
+    pub fn share(&self) -> Option<Cpuset> {
+        let mut share = Cpuset::from(self.grants.remainder()?);
         // A CPU may have gone offline since the driver saw it.
         if !self.everything.cpus.is_empty() {
             share.cpus = share.cpus.intersection(&self.everything.cpus);
@@ -137,7 +137,7 @@ impl Service {
                 tracing::warn!("a container that runs is kept to what is not claimed: {refusal}");
                 Use::Free
             });
-            let placement = Placement::of_container(&container)
+            let placement = Cpuset::of_container(&container)
                 .inspect_err(|error| tracing::warn!(container = container.id, "the runtime's cpuset: {error}"));
             Observed { id: container.id, usage, placement: placement.unwrap_or_default() }
         });
@@ -165,9 +165,9 @@ impl Service {
                 container.name
             )));
         }
-        let would_have = match (&usage, Placement::of_container(&container)) {
+        let would_have = match (&usage, Cpuset::of_container(&container)) {
             (_, Ok(placement)) => placement,
-            (Use::Claim(_), Err(_)) => Placement::default(),
+            (Use::Claim(_), Err(_)) => Cpuset::default(),
             (_, Err(error)) => return Err(refused(format!("container {:?}: {error}", container.name))),
         };
         let Some(containers) = &mut self.containers else {
@@ -189,7 +189,7 @@ impl Service {
         let (Some(container), Some(containers)) = (request.container, &mut self.containers) else {
             return UpdateContainerResponse::default();
         };
-        let requested = match Placement::of_resources(request.linux_resources.as_ref()) {
+        let requested = match Cpuset::of_resources(request.linux_resources.as_ref()) {
             Ok(requested) => requested,
             Err(error) => {
                 tracing::warn!(container = container.id, "an update's cpuset: {error}");
@@ -207,7 +207,7 @@ impl Service {
 
     fn exists(&mut self, container: Option<&Container>) {
         if let (Some(container), Some(containers)) = (container, &mut self.containers) {
-            containers.observe(&container.id, Placement::of_container(container).ok());
+            containers.observe(&container.id, Cpuset::of_container(container).ok());
         }
     }
 

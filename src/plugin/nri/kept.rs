@@ -167,14 +167,14 @@ mod tests {
     use super::*;
     use crate::plugin::nri::{
         containers::{Observed, Use},
-        placement::Placement,
+        cpuset::Cpuset,
     };
 
-    fn on(cpus: &str) -> Placement {
-        Placement { cpus: cpus.parse().unwrap(), ..Placement::default() }
+    fn on(cpus: &str) -> Cpuset {
+        Cpuset { cpus: cpus.parse().unwrap(), ..Cpuset::default() }
     }
 
-    fn containers(share: Option<Placement>) -> Containers {
+    fn containers(share: Option<Cpuset>) -> Containers {
         let observed = Observed { id: "a".into(), usage: Use::Free, placement: on("0-5") };
         Containers::synchronize([observed], &HashMap::new(), share, on("0-7"))
     }

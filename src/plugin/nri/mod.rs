@@ -29,13 +29,13 @@
 
 mod connection;
 mod containers;
+mod cpuset;
 #[cfg(test)]
 pub(super) mod fake_runtime;
 mod hooks;
 mod kept;
 mod messages;
 mod mux;
-mod placement;
 #[cfg(test)]
 mod recorded;
 mod session;

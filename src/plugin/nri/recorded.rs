@@ -10,13 +10,13 @@ use prost::{
 use tokio::sync::watch;
 
 use super::{
+    cpuset::Cpuset,
     hooks::Service,
     messages::{
         ConfigureRequest, Container, ContainerEvent, CreateContainerRequest, CreateContainerResponse, PodSandbox,
         SynchronizeRequest, UpdateContainerRequest,
     },
     mux::{self, Lane},
-    placement::Placement,
     ttrpc::{self, Incoming},
 };
 use crate::{
@@ -49,7 +49,7 @@ fn told(message: &Incoming) -> String {
         let (pod, container) = (pod.unwrap_or_default(), container.unwrap_or_default());
         let marks: Vec<_> = container.env.iter().filter(|variable| variable.contains("=dra.cpu/")).collect();
         let devices: Vec<_> = container.cdi_devices.iter().map(|device| &device.name).collect();
-        let has = Placement::of_container(&container).unwrap();
+        let has = Cpuset::of_container(&container).unwrap();
         format!(
             "{}/{} {} has={:?} marks={marks:?} devices={devices:?}",
             pod.namespace,
@@ -76,7 +76,7 @@ fn told(message: &Incoming) -> String {
         "UpdateContainer" => {
             let UpdateContainerRequest { pod, container, linux_resources } =
                 UpdateContainerRequest::decode(payload).unwrap();
-            let asked = Placement::of_resources(linux_resources.as_ref()).unwrap();
+            let asked = Cpuset::of_resources(linux_resources.as_ref()).unwrap();
             format!("{} asked={:?}", names(pod, container), asked.cpus.to_string())
         }
         _ => {
@@ -127,7 +127,7 @@ impl Grants for OneClaim {
 
 fn service() -> (Service, Arc<OneClaim>) {
     let grants = Arc::new(OneClaim(watch::Sender::new(0), Mutex::default()));
-    let everything = Placement { cpus: "0-1".parse().unwrap(), ..Placement::default() };
+    let everything = Cpuset { cpus: "0-1".parse().unwrap(), ..Cpuset::default() };
     (Service::new(Arc::clone(&grants) as _, std::collections::HashMap::new(), everything), grants)
 }
 

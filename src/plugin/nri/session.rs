@@ -16,10 +16,10 @@ use tokio::{
 use super::{
     connection::{Connection, ConnectionError},
     containers::Change,
+    cpuset::Cpuset,
     hooks::{Service, update},
     kept::KeptFile,
     messages::{RegisterPluginRequest, UpdateContainersRequest},
-    placement::Placement,
     ttrpc::{Failure, Incoming},
 };
 use crate::plugin::grants::{Grants, NriStatus};
@@ -332,7 +332,7 @@ fn kept_before(settings: &Settings) -> std::collections::HashMap<String, super::
 }
 
 /// All that is online on the host; empty where that cannot be read.
-fn everything(host_root: &Path) -> Placement {
+fn everything(host_root: &Path) -> Cpuset {
     let list = |path: &str| {
         let path = host_root.join(path);
         let list = std::fs::read_to_string(&path).map_err(|error| error.to_string());
@@ -340,7 +340,7 @@ fn everything(host_root: &Path) -> Placement {
             .inspect_err(|error| tracing::warn!("{}: {error}", path.display()))
             .unwrap_or_default()
     };
-    Placement { cpus: list("sys/devices/system/cpu/online"), memory_nodes: list("sys/devices/system/node/has_memory") }
+    Cpuset { cpus: list("sys/devices/system/cpu/online"), memory_nodes: list("sys/devices/system/node/has_memory") }
 }
 
 #[cfg(test)]

@@ -14,7 +14,13 @@ use crate::{
 const DEADLINE: Duration = Duration::from_mins(1);
 const FIRST: Before<'static> = Before { unwell: None, problems: &[] };
 
-fn judged(pods: &[PluginPod], nodes: &[NodeFacts], slices: &[ResourceSlice], before: Before<'_>, now: i64) -> Health {
+fn judged(
+    pods: &[PluginPod],
+    nodes: &[NodeFacts],
+    slices: &[ResourceSlice],
+    before: Before<'_>,
+    now: i64,
+) -> SliceHealth {
     judged_with(pods, Podless::default(), nodes, slices, before, now)
 }
 
@@ -25,7 +31,7 @@ fn judged_with(
     slices: &[ResourceSlice],
     before: Before<'_>,
     now: i64,
-) -> Health {
+) -> SliceHealth {
     let pods: Vec<_> = pods.iter().collect();
     let nodes = nodes.iter().map(|node| (node.name.as_str(), node)).collect();
     let pools = pools(slices);
@@ -35,7 +41,7 @@ fn judged_with(
 #[test]
 fn a_node_that_publishes_is_well() {
     let health = judged(&[mk_pod("a", true)], &[mk_node("a")], &[mk_slice("a", 1, 1, &["core-0-0"])], FIRST, 1000);
-    assert_eq!(health, Health { publishing: 1, ..Health::default() });
+    assert_eq!(health, SliceHealth { publishing: 1, ..SliceHealth::default() });
 }
 
 #[test]
@@ -69,13 +75,13 @@ fn a_node_that_goes_away_leaves_no_problem_behind() {
     let first = judged(&[mk_pod("a", true)], &[mk_node("a")], &[], FIRST, 100);
     assert_eq!(first.unhealthy, 1);
     let before = Before { unwell: Some(&first.unwell), problems: &first.problems.first };
-    assert_eq!(judged(&[mk_pod("a", true)], &[], &[], before, 101), Health::default());
+    assert_eq!(judged(&[mk_pod("a", true)], &[], &[], before, 101), SliceHealth::default());
 }
 
 #[test]
 fn a_node_without_a_plugin_pod_may_publish_as_it_likes() {
     let health = judged(&[], &[mk_node("sim")], &[mk_slice("sim", 1, 2, &["core-0-0"])], FIRST, 1000);
-    assert_eq!(health, Health::default());
+    assert_eq!(health, SliceHealth::default());
 }
 
 #[test]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plugin::nri::placement::Placement;
+use crate::plugin::nri::cpuset::Cpuset;
 
 /// What a container is to this driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::plugin::nri) enum Use {
     /// It uses claims, and gets this.
-    Claim(Placement),
+    Claim(Cpuset),
     /// It uses none, or runs with the mark of one that it may not use.
     Free,
 }
@@ -20,23 +20,23 @@ pub(in crate::plugin::nri) enum Use {
 pub(in crate::plugin::nri) struct Observed {
     pub id: String,
     pub usage: Use,
-    pub placement: Placement,
+    pub placement: Cpuset,
 }
 
 /// What is remembered of a container that is kept to less than it had, over restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::plugin::nri) struct Kept {
     /// What it had before.
-    pub before: Placement,
+    pub before: Cpuset,
     /// What it may have been given since: found with anything else, it has that from somebody else.
-    pub given: Vec<Placement>,
+    pub given: Vec<Cpuset>,
 }
 
 /// A change to one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::plugin::nri) struct Change {
     pub id: String,
-    pub placement: Arc<Placement>,
+    pub placement: Arc<Cpuset>,
 }
 
 /// What is known of a container.
@@ -44,11 +44,11 @@ pub(in crate::plugin::nri) struct Change {
 pub(super) struct Known {
     pub usage: Use,
     /// What it has without us.
-    pub before: Arc<Placement>,
+    pub before: Arc<Cpuset>,
     /// What it has now, as far as the runtime confirmed.
-    pub has: Arc<Placement>,
+    pub has: Arc<Cpuset>,
     /// What the runtime was asked to give it and has not confirmed.
-    pub asked: Option<Arc<Placement>>,
+    pub asked: Option<Arc<Cpuset>>,
     /// The runtime can find it: before that, an update of it would be lost without a word.
     pub updatable: bool,
     /// Whether the runtime said that it runs.

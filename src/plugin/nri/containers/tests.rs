@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn on(cpus: &str) -> Placement {
-    Placement { cpus: cpus.parse().unwrap(), ..Placement::default() }
+fn on(cpus: &str) -> Cpuset {
+    Cpuset { cpus: cpus.parse().unwrap(), ..Cpuset::default() }
 }
 
 fn free(id: &str, cpus: &str) -> Observed {
@@ -269,14 +269,14 @@ fn with_nothing_left_others_run_everywhere() {
 
 #[test]
 fn memory_nodes_are_kept_apart_from_cpus() {
-    let nodes = |nodes: &str| Placement { memory_nodes: nodes.parse().unwrap(), ..Placement::default() };
-    let everything = Placement { memory_nodes: "0-1".parse().unwrap(), ..on("0-7") };
+    let nodes = |nodes: &str| Cpuset { memory_nodes: nodes.parse().unwrap(), ..Cpuset::default() };
+    let everything = Cpuset { memory_nodes: "0-1".parse().unwrap(), ..on("0-7") };
     let observed = [free("a", "2-3"), Observed { usage: Use::Claim(nodes("0")), ..claims("b", "", "") }];
     let mut containers = Containers::synchronize(observed, &HashMap::new(), Some(nodes("1")), everything.clone());
     let (changes, _) = ask(&mut containers);
     let placed = |id: &str| (*changes.iter().find(|change| change.id == id).unwrap().placement).clone();
     assert_eq!(placed("b"), nodes("0"));
-    assert_eq!(placed("a"), Placement { memory_nodes: "1".parse().unwrap(), ..on("2-3") });
+    assert_eq!(placed("a"), Cpuset { memory_nodes: "1".parse().unwrap(), ..on("2-3") });
     containers.confirm(&changes);
     containers.keep_others_to(None, everything);
     let (changes, _) = ask(&mut containers);
@@ -287,8 +287,8 @@ fn memory_nodes_are_kept_apart_from_cpus() {
 fn thousands_of_containers_are_placed_within_a_hook() {
     let start = std::time::Instant::now();
     let observed = (0..5000).map(|n| free(&format!("{n:064}"), ""));
-    let share = Some(Placement { cpus: (4..256).collect(), ..Placement::default() });
-    let everything = Placement { cpus: (0..256).collect(), ..Placement::default() };
+    let share = Some(Cpuset { cpus: (4..256).collect(), ..Cpuset::default() });
+    let everything = Cpuset { cpus: (0..256).collect(), ..Cpuset::default() };
     let mut containers = Containers::synchronize(observed, &HashMap::new(), share, everything);
     assert_eq!(containers.next_changes(16, true).len(), 16);
     containers.create("new", Use::Claim(on("0-3")), on(""));

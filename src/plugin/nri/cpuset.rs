@@ -14,7 +14,7 @@ use crate::{
 /// told. (There is no way in NRI to say "everything": a container that is given back all CPUs gets them listed.)
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Placement {
+pub struct Cpuset {
     /// CPUs.
     #[serde(skip_serializing_if = "CpuSet::is_empty")]
     pub cpus: CpuSet,
@@ -23,7 +23,7 @@ pub struct Placement {
     pub memory_nodes: CpuSet,
 }
 
-impl Placement {
+impl Cpuset {
     /// Whether nothing is said.
     pub fn is_empty(&self) -> bool {
         self.cpus.is_empty() && self.memory_nodes.is_empty()
@@ -67,7 +67,7 @@ impl Placement {
     }
 }
 
-impl From<Grant> for Placement {
+impl From<Grant> for Cpuset {
     fn from(grant: Grant) -> Self {
         Self { cpus: grant.cpus, memory_nodes: grant.memory_nodes }
     }
