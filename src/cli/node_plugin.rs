@@ -16,11 +16,11 @@ use crate::{
     drivers::{Driver, cpu::CpuDriver},
     host::Host,
     plugin::{
-        health::{Readiness, serve},
         kubelet::Connect,
         metrics::PluginMetrics,
         node::{NodePlugin, NodeSettings},
         online::changed,
+        readiness::{Readiness, serve},
     },
 };
 
@@ -133,13 +133,13 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
 
     let mut registry = Registry::default();
     let metrics = PluginMetrics::new(&mut registry);
-    let health = Arc::new(Readiness::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
+    let readiness = Arc::new(Readiness::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
     let plugin =
-        NodePlugin { settings, driver: Arc::new(driver), client, connect, health: Arc::clone(&health), metrics };
-    let complaints = Arc::clone(&health);
+        NodePlugin { settings, driver: Arc::new(driver), client, connect, readiness: Arc::clone(&readiness), metrics };
+    let complaints = Arc::clone(&readiness);
     let http = async {
         match args.http_address()? {
-            Some(address) => serve(address, health, registry).await.context("HTTP"),
+            Some(address) => serve(address, readiness, registry).await.context("HTTP"),
             None => std::future::pending().await,
         }
     };

@@ -48,7 +48,7 @@ impl Handover {
     }
 
     /// Becomes active as a starting instance: the one that is active now steps down.
-    pub async fn succeed(&self) -> Result<Leadership, LockError> {
+    pub async fn take_over(&self) -> Result<Leadership, LockError> {
         let _next = wait_for(&self.next, TRY).await?;
         Ok(Leadership { lock: wait_for(&self.leader, TRY).await? })
     }
@@ -134,17 +134,17 @@ mod tests {
     #[tokio::test]
     async fn an_instance_alone_is_active_at_once_and_not_challenged() {
         let (_dir, handover) = handover();
-        let leading = timeout(Duration::from_millis(20), handover.succeed()).await.unwrap().unwrap();
+        let leading = timeout(Duration::from_millis(20), handover.take_over()).await.unwrap().unwrap();
         assert!(timeout(2 * LOOK, handover.challenged(&leading)).await.is_err());
     }
 
     #[tokio::test]
     async fn a_starting_instance_takes_over_and_when_it_dies_the_old_one_comes_back() {
         let (_dir, handover) = handover();
-        let old = handover.succeed().await.unwrap();
+        let old = handover.take_over().await.unwrap();
         let successor = tokio::spawn({
             let handover = handover.clone();
-            async move { handover.succeed().await.unwrap() }
+            async move { handover.take_over().await.unwrap() }
         });
         timeout(SOON, handover.challenged(&old)).await.unwrap();
         assert!(!successor.is_finished(), "two are active");
@@ -159,7 +159,7 @@ mod tests {
     #[tokio::test]
     async fn one_whose_lock_file_was_removed_steps_down_for_another_may_lead() {
         let (dir, handover) = handover();
-        let old = handover.succeed().await.unwrap();
+        let old = handover.take_over().await.unwrap();
         fs::remove_dir_all(dir.path()).unwrap();
         timeout(SOON, handover.challenged(&old)).await.unwrap();
     }
@@ -167,7 +167,7 @@ mod tests {
     #[tokio::test]
     async fn one_that_cannot_look_for_others_goes_on() {
         let (_dir, handover) = handover();
-        let leading = handover.succeed().await.unwrap();
+        let leading = handover.take_over().await.unwrap();
         // Nobody can open it for writing, not even root.
         fs::remove_file(&handover.next).unwrap();
         fs::create_dir(&handover.next).unwrap();
@@ -177,10 +177,10 @@ mod tests {
     #[tokio::test]
     async fn one_that_starts_goes_before_one_that_stepped_down() {
         let (_dir, handover) = handover();
-        let leading = handover.succeed().await.unwrap();
+        let leading = handover.take_over().await.unwrap();
         let starting = tokio::spawn({
             let handover = handover.clone();
-            async move { handover.succeed().await.unwrap() }
+            async move { handover.take_over().await.unwrap() }
         });
         timeout(SOON, handover.challenged(&leading)).await.unwrap();
         let passive = tokio::spawn({

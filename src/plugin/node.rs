@@ -23,7 +23,6 @@ use crate::{
         directories::Directories,
         grants::{Grants, NriStatus},
         handover::{Handover, Leadership, LockError},
-        health::{Part, Readiness},
         kubelet::{
             Connect, KubeletError, KubeletSide, KubeletThread,
             serving::Conditions,
@@ -31,6 +30,7 @@ use crate::{
         },
         metrics::PluginMetrics,
         nri,
+        readiness::{Part, Readiness},
     },
     slices::publish::{PublishCounters, Published, Publisher},
 };
@@ -95,7 +95,7 @@ pub struct NodePlugin {
     /// The API server, for another thread.
     pub connect: Connect,
     /// Told how each part is.
-    pub health: Arc<Readiness>,
+    pub readiness: Arc<Readiness>,
     /// Told what happens.
     pub metrics: PluginMetrics,
 }
@@ -133,7 +133,7 @@ impl NodePlugin {
             paths: paths.clone(),
             claims: Arc::clone(&claims),
             connect: Arc::clone(&self.connect),
-            health: Arc::clone(&self.health),
+            readiness: Arc::clone(&self.readiness),
             metrics: self.metrics.clone(),
         };
         let mut kubelet = KubeletThread::start(side, conditions)?;
@@ -170,10 +170,10 @@ impl NodePlugin {
         nri: &watch::Sender<NriStatus>,
         active: &watch::Sender<bool>,
     ) -> Result<Infallible, NodeError> {
-        let mut leadership = handover.succeed().await?;
+        let mut leadership = handover.take_over().await?;
         loop {
             remove_stale(paths, &self.settings.driver_name);
-            self.health.set(Part::Active, Ok(()));
+            self.readiness.set(Part::Active, Ok(()));
             self.metrics.active.set(1);
             tokio::select! {
                 never = self.publish_free(claims, active.subscribe()) => match never {},
@@ -239,7 +239,7 @@ impl NodePlugin {
         );
         let tell = |published: &Published| {
             let problem = || published.problem.clone().unwrap_or_else(|| "not yet".to_owned());
-            self.health.set(Part::Slices, published.complete.then_some(()).ok_or_else(problem));
+            self.readiness.set(Part::Slices, published.complete.then_some(()).ok_or_else(problem));
         };
         tokio::select! {
             never = publisher.run(&status) => never,
@@ -255,13 +255,13 @@ impl NodePlugin {
         active: &watch::Sender<bool>,
     ) -> Infallible {
         while let Err(error) = claims.activate().await {
-            self.health.set(Part::Checkpoint, Err(error.to_string()));
+            self.readiness.set(Part::Checkpoint, Err(error.to_string()));
             // The kubelet is let in to be told; NRI is not: without the claims, it would give their CPUs to others.
             active.send_replace(true);
             sleep(CHECKPOINT_RETRY).await;
         }
-        self.health.set(Part::Checkpoint, Ok(()));
-        self.health.set(Part::Cdi, claims.restore_cdi(true).await.map_err(|error| error.to_string()));
+        self.readiness.set(Part::Checkpoint, Ok(()));
+        self.readiness.set(Part::Cdi, claims.restore_cdi(true).await.map_err(|error| error.to_string()));
         self.metrics.has_prepared(claims.count());
         active.send_replace(true);
         let Some(socket) = self.settings.nri_socket.clone() else { return std::future::pending().await };
@@ -276,7 +276,7 @@ impl NodePlugin {
             self.metrics.nri_connected.set(i64::from(nri.connected));
             self.metrics.nri_reconnects.set(i64::try_from(nri.reconnects).unwrap_or(i64::MAX));
             let problem = || nri.problem.clone().unwrap_or_else(|| "not yet".to_owned());
-            self.health.set(Part::Nri, nri.connected.then_some(()).ok_or_else(problem));
+            self.readiness.set(Part::Nri, nri.connected.then_some(()).ok_or_else(problem));
         };
         tokio::select! {
             never = nri::run(settings, Arc::clone(claims) as Arc<dyn Grants>, nri.clone()) => never,
@@ -292,7 +292,7 @@ impl NodePlugin {
         loop {
             directories.changed().await;
             look.send_modify(|looks| *looks += 1);
-            self.health.set(Part::Cdi, claims.restore_cdi(false).await.map_err(|error| error.to_string()));
+            self.readiness.set(Part::Cdi, claims.restore_cdi(false).await.map_err(|error| error.to_string()));
         }
     }
 

@@ -13,8 +13,8 @@ use crate::plugin::{
         prepared::{PreparedClaim, PreparedDevice, PreparedRequest},
         reader::ClaimReader,
     },
-    health::{Part, Readiness},
     metrics::{Call, PluginMetrics},
+    readiness::{Part, Readiness},
 };
 
 /// The messages of `proto/dra.proto`.
@@ -39,7 +39,7 @@ pub struct RegistrationService {
     /// The DRA socket.
     pub endpoint: String,
     /// Told what the kubelet says.
-    pub health: Arc<Readiness>,
+    pub readiness: Arc<Readiness>,
 }
 
 #[tonic::async_trait]
@@ -63,10 +63,11 @@ impl registration::registration_server::Registration for RegistrationService {
         let status = status.into_inner();
         if status.plugin_registered {
             tracing::info!("registered with the kubelet");
-            self.health.set(Part::Registration, Ok(()));
+            self.readiness.set(Part::Registration, Ok(()));
         } else {
             tracing::error!(error = status.error, "the kubelet refused the registration");
-            self.health.set(Part::Registration, Err(format!("the kubelet refused the registration: {}", status.error)));
+            self.readiness
+                .set(Part::Registration, Err(format!("the kubelet refused the registration: {}", status.error)));
         }
         Ok(Response::new(registration::RegistrationStatusResponse {}))
     }

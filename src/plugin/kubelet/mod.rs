@@ -19,8 +19,8 @@ use tonic::service::Routes;
 
 use crate::plugin::{
     claims::{Claims, reader::ClaimReader},
-    health::{Part, Readiness},
     metrics::PluginMetrics,
+    readiness::{Part, Readiness},
 };
 
 use self::{
@@ -60,7 +60,7 @@ pub struct KubeletSide {
     /// Reaches the API server.
     pub connect: Connect,
     /// Told whether the kubelet knows the plugin.
-    pub health: Arc<Readiness>,
+    pub readiness: Arc<Readiness>,
     /// Told of every call.
     pub metrics: PluginMetrics,
 }
@@ -113,20 +113,20 @@ impl KubeletSide {
         let registration = RegistrationService {
             driver: self.driver,
             endpoint: self.paths.dra.display().to_string(),
-            health: Arc::clone(&self.health),
+            readiness: Arc::clone(&self.readiness),
         };
         let (dra, registration) = (DraPluginServer::new(dra), RegistrationServer::new(registration));
-        let tell_service = |there| self.health.set(Part::Service, there);
+        let tell_service = |there| self.readiness.set(Part::Service, there);
         // That it is there is not enough: the kubelet says when it has found it.
         let directory = self.paths.registration.parent().unwrap_or(Path::new("/")).display().to_string();
         let tell_registration = |there: Result<(), String>| match there {
-            Ok(()) => self.health.waits(
+            Ok(()) => self.readiness.waits(
                 Part::Registration,
                 format!(
                     "the kubelet has not come to the socket in {directory}: is that in the kubelet's root directory?"
                 ),
             ),
-            lost @ Err(_) => self.health.set(Part::Registration, lost),
+            lost @ Err(_) => self.readiness.set(Part::Registration, lost),
         };
         tokio::join!(
             keep_serving(self.paths.dra, Routes::new(dra), conditions.clone(), tell_service),

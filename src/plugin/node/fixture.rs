@@ -155,7 +155,7 @@ impl Machine {
     }
 
     pub(in crate::plugin) fn start_with(&self, settings: NodeSettings) -> Running {
-        let health = Arc::new(Readiness::of(&NodePlugin::parts(false, settings.nri_socket.is_some())));
+        let readiness = Arc::new(Readiness::of(&NodePlugin::parts(false, settings.nri_socket.is_some())));
         let stop = CancellationToken::new();
         let sockets = settings.sockets().unwrap();
         let plugin = NodePlugin {
@@ -163,12 +163,12 @@ impl Machine {
             driver: Arc::new(FakeDriver::new(16)),
             client: self.api.client(),
             connect: self.connect(),
-            health: Arc::clone(&health),
+            readiness: Arc::clone(&readiness),
             metrics: PluginMetrics::new(&mut Registry::default()),
         };
         let stopped = stop.clone();
         let task = tokio::spawn(async move { plugin.run(stopped).await });
-        Running { health, stop, sockets, task }
+        Running { readiness, stop, sockets, task }
     }
 }
 
@@ -185,7 +185,7 @@ pub(in crate::plugin) fn names(directory: &Path) -> Vec<String> {
 
 /// An instance that runs.
 pub(in crate::plugin) struct Running {
-    pub(in crate::plugin) health: Arc<Readiness>,
+    pub(in crate::plugin) readiness: Arc<Readiness>,
     pub(in crate::plugin) stop: CancellationToken,
     pub(in crate::plugin) sockets: SocketPaths,
     pub(in crate::plugin) task: JoinHandle<Result<(), NodeError>>,
@@ -219,7 +219,7 @@ impl Running {
 
     pub(in crate::plugin) async fn ready(&self) -> FakeKubelet {
         let kubelet = self.register().await;
-        until(&format!("ready: {}", self.health.report()), || self.health.is_ready()).await;
+        until(&format!("ready: {}", self.readiness.report()), || self.readiness.is_ready()).await;
         kubelet
     }
 

@@ -216,13 +216,13 @@ async fn a_truncated_checkpoint_fails_closed_says_so_and_is_left_for_a_person_to
         let error = error.unwrap_err();
         assert!(error.contains("checkpoint.json is damaged") && error.contains("drain"), "{error}");
     }
-    assert!(!second.health.is_ready());
-    assert!(second.health.report().contains("[-] checkpoint: checkpoint "), "{}", second.health.report());
+    assert!(!second.readiness.is_ready());
+    assert!(second.readiness.report().contains("[-] checkpoint: checkpoint "), "{}", second.readiness.report());
     assert_eq!(fs::read(machine.checkpoint()).unwrap(), whole[..whole.len() / 2]);
     assert_eq!(machine.cdi_files(), [CDI_A], "containers that restart still find it");
     until("no pod is sent here", || offered(&machine).is_empty()).await;
     fs::write(machine.checkpoint(), &whole).unwrap();
-    until("ready once it is mended", || second.health.is_ready() && offered(&machine).len() == 16).await;
+    until("ready once it is mended", || second.readiness.is_ready() && offered(&machine).len() == 16).await;
     kubelet.prepare_one(&claim).await.unwrap();
 }
 
@@ -250,12 +250,12 @@ async fn what_others_remove_comes_back() {
     fs::remove_file(machine.cdi().join(CDI_A)).unwrap();
     until("the CDI file is there again", || machine.cdi_files() == [CDI_A]).await;
     fs::remove_file(&running.sockets.registration).unwrap();
-    until("unready until registered again", || running.health.report().contains("[-] registration")).await;
+    until("unready until registered again", || running.readiness.report().contains("[-] registration")).await;
     running.ready().await;
     fs::remove_file(&running.sockets.dra).unwrap();
     // The kubelet does not register a plugin again whose registration socket is still there.
     let live = || std::os::unix::net::UnixStream::connect(&running.sockets.dra).is_ok();
-    until("ready with the DRA socket made anew", || live() && running.health.is_ready()).await;
+    until("ready with the DRA socket made anew", || live() && running.readiness.is_ready()).await;
     running.ready().await.prepare_one(&claim).await.unwrap();
 }
 
@@ -290,7 +290,7 @@ async fn a_rolling_update_hands_the_claims_over_and_back_when_the_new_one_dies()
     let new = machine.start(Some("new"));
     let new_kubelet = new.ready().await;
     assert_eq!(names(&machine.registry()), ["dra.cpu-new@reg.sock", "dra.cpu-old@reg.sock"]);
-    assert!(old.health.is_ready(), "a DaemonSet's controller would delete the old pod: {}", old.health.report());
+    assert!(old.readiness.is_ready(), "a DaemonSet's controller would delete the old pod: {}", old.readiness.report());
     assert!(old_kubelet.prepare_one(&claims[1]).await.unwrap_err().contains("not the active one"));
     new_kubelet.prepare_one(&claims[1]).await.unwrap();
     new_kubelet.unprepare(&claims[0]).await.unwrap();
@@ -315,8 +315,8 @@ async fn without_a_connection_to_nri_nothing_is_prepared_and_readiness_says_why(
     let kubelet = running.register().await;
     let error = kubelet.prepare_one(&claim).await.unwrap_err();
     assert!(error.contains("not connected to the container runtime's NRI"), "{error}");
-    assert!(!running.health.is_ready());
-    assert!(running.health.report().contains("[-] nri: "), "{}", running.health.report());
+    assert!(!running.readiness.is_ready());
+    assert!(running.readiness.report().contains("[-] nri: "), "{}", running.readiness.report());
     kubelet.unprepare(&claim).await.expect("what is not prepared can go");
 }
 
@@ -346,8 +346,8 @@ async fn a_kubelet_that_refuses_the_plugin_is_quoted_in_readiness() {
     let running = machine.start(None);
     running.ready().await;
     running.is_refused("plugin dra.cpu is not allowed").await;
-    assert!(!running.health.is_ready());
-    assert!(running.health.report().contains("refused the registration: plugin dra.cpu is not allowed"));
+    assert!(!running.readiness.is_ready());
+    assert!(running.readiness.report().contains("refused the registration: plugin dra.cpu is not allowed"));
 }
 
 #[tokio::test]
@@ -358,12 +358,12 @@ async fn publish_only_touches_neither_kubelet_nor_host() {
         driver: Arc::new(FakeDriver::new(2)),
         client: machine.api.client(),
         connect: machine.connect(),
-        health: Arc::new(Readiness::of(&NodePlugin::parts(true, true))),
+        readiness: Arc::new(Readiness::of(&NodePlugin::parts(true, true))),
         metrics: PluginMetrics::new(&mut prometheus_client::registry::Registry::default()),
     };
     let stop = CancellationToken::new();
     let published = async {
-        until("ready", || plugin.health.is_ready()).await;
+        until("ready", || plugin.readiness.is_ready()).await;
         stop.cancel();
     };
     tokio::join!(plugin.publish_only(stop.clone()), published);

@@ -16,7 +16,7 @@ use std::{
 
 mod known;
 
-pub(super) use known::{Change, Kept, Observed, Use};
+pub(super) use known::{Change, Observed, Remembered, Use};
 
 use self::known::{Attempts, Known, Start};
 use super::cpuset::{Cpuset, without_claim};
@@ -40,7 +40,7 @@ impl Containers {
     /// The containers that exist, in place of all that was known.
     pub fn synchronize(
         observed: impl IntoIterator<Item = Observed>,
-        kept: &HashMap<String, Kept>,
+        remembered: &HashMap<String, Remembered>,
         share: Option<Cpuset>,
         everything: Cpuset,
     ) -> Self {
@@ -52,8 +52,10 @@ impl Containers {
                 last = Arc::new(placement);
             }
             let has = Arc::clone(&last);
-            let before = match kept.get(&id) {
-                Some(kept) if usage == Use::Free && kept.given.contains(&has) => Arc::new(kept.before.clone()),
+            let before = match remembered.get(&id) {
+                Some(remembered) if usage == Use::Free && remembered.given.contains(&has) => {
+                    Arc::new(remembered.before.clone())
+                }
                 _ => Arc::clone(&has),
             };
             let reassert = matches!(usage, Use::Claim(_));
@@ -267,7 +269,7 @@ impl Containers {
     }
 
     /// What must survive a restart: the containers that have, or may soon have, something else than before.
-    pub fn kept(&self) -> impl Iterator<Item = (&str, Kept)> {
+    pub fn to_remember(&self) -> impl Iterator<Item = (&str, Remembered)> {
         self.known.iter().filter(|(_, known)| known.usage == Use::Free).filter_map(|(id, known)| {
             let before = &*known.before;
             let target = known.has.after(self.wanted(known));
@@ -276,7 +278,7 @@ impl Containers {
             given.retain(|given| *given != before);
             given.dedup();
             let given: Vec<Cpuset> = given.into_iter().cloned().collect();
-            (!given.is_empty()).then(|| (id.as_str(), Kept { before: before.clone(), given }))
+            (!given.is_empty()).then(|| (id.as_str(), Remembered { before: before.clone(), given }))
         })
     }
 

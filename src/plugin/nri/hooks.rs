@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use prost::{Message, bytes::Bytes};
 
 use super::{
-    containers::{Change, Containers, Kept, Observed, Use},
+    containers::{Change, Containers, Observed, Remembered, Use},
     cpuset::Cpuset,
     messages::{
         ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, ContainerEvent, ContainerUpdate,
@@ -33,10 +33,10 @@ const EVENTS: [Event; 7] = [
 ];
 
 /// The plugin as the runtime sees it, from one connection to its end.
-pub(super) struct Service {
+pub(super) struct Hooks {
     grants: Arc<dyn Grants>,
     /// What was remembered of containers, for their synchronisation.
-    kept: HashMap<String, Kept>,
+    remembered: HashMap<String, Remembered>,
     /// All there is on the host.
     everything: Cpuset,
     arriving: Option<Arriving>,
@@ -53,9 +53,9 @@ struct Arriving {
     containers: Vec<Container>,
 }
 
-impl Service {
-    pub fn new(grants: Arc<dyn Grants>, kept: HashMap<String, Kept>, everything: Cpuset) -> Self {
-        Self { grants, kept, everything, arriving: None, containers: None, runtime: String::new() }
+impl Hooks {
+    pub fn new(grants: Arc<dyn Grants>, remembered: HashMap<String, Remembered>, everything: Cpuset) -> Self {
+        Self { grants, remembered, everything, arriving: None, containers: None, runtime: String::new() }
     }
 
     /// Takes over what is claimed now, and what there is on the host. False if that is nothing new.
@@ -141,7 +141,7 @@ impl Service {
                 .inspect_err(|error| tracing::warn!(container = container.id, "the runtime's cpuset: {error}"));
             Observed { id: container.id, usage, placement: placement.unwrap_or_default() }
         });
-        let containers = Containers::synchronize(observed, &self.kept, share, self.everything.clone());
+        let containers = Containers::synchronize(observed, &self.remembered, share, self.everything.clone());
         self.containers = Some(containers);
         // Changes go out as calls of our own: the runtime would not tell if one in this answer failed.
         SynchronizeResponse::default()

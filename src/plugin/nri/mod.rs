@@ -33,11 +33,11 @@ mod cpuset;
 #[cfg(test)]
 pub(super) mod fake_runtime;
 mod hooks;
-mod kept;
 mod messages;
 mod mux;
 #[cfg(test)]
 mod recorded;
+mod remembered;
 mod session;
 mod ttrpc;
 

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{
     cpuset::Cpuset,
-    hooks::Service,
+    hooks::Hooks,
     messages::{
         ConfigureRequest, Container, ContainerEvent, CreateContainerRequest, CreateContainerResponse, PodSandbox,
         SynchronizeRequest, UpdateContainerRequest,
@@ -125,19 +125,19 @@ impl Grants for OneClaim {
     }
 }
 
-fn service() -> (Service, Arc<OneClaim>) {
+fn hooks() -> (Hooks, Arc<OneClaim>) {
     let grants = Arc::new(OneClaim(watch::Sender::new(0), Mutex::default()));
     let everything = Cpuset { cpus: "0-1".parse().unwrap(), ..Cpuset::default() };
-    (Service::new(Arc::clone(&grants) as _, std::collections::HashMap::new(), everything), grants)
+    (Hooks::new(Arc::clone(&grants) as _, std::collections::HashMap::new(), everything), grants)
 }
 
 #[test]
 fn the_recorded_pod_is_pinned_and_its_neighbour_moved() {
-    let (mut service, grants) = service();
+    let (mut hooks, grants) = hooks();
     let mut created = None;
     for (_, message) in messages(FROM_RUNTIME).unwrap() {
         let Incoming::Call { service: name, method, payload, .. } = message else { continue };
-        let answer = service.answer(&name, &method, payload).unwrap();
+        let answer = hooks.answer(&name, &method, payload).unwrap();
         if method == "CreateContainer" {
             created = Some(CreateContainerResponse::decode(&*answer).unwrap());
         }
@@ -160,10 +160,10 @@ proptest! {
         for (position, byte) in damage {
             bytes[position] = byte;
         }
-        let (mut service, _) = service();
+        let (mut hooks, _) = hooks();
         for (_, message) in messages(&bytes[..length]).unwrap_or_default() {
             if let Incoming::Call { service: name, method, payload, .. } = message {
-                let _ = service.answer(&name, &method, payload);
+                let _ = hooks.answer(&name, &method, payload);
             }
         }
     }
@@ -173,8 +173,8 @@ proptest! {
         method in "Configure|Synchronize|CreateContainer|UpdateContainer|PostCreateContainer|StopContainer|StateChange|x",
         payload in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
-        let (mut service, _) = service();
-        service.answer(super::messages::PLUGIN_SERVICE, "Synchronize", Bytes::new()).unwrap();
-        let _ = service.answer(super::messages::PLUGIN_SERVICE, &method, payload.into());
+        let (mut hooks, _) = hooks();
+        hooks.answer(super::messages::PLUGIN_SERVICE, "Synchronize", Bytes::new()).unwrap();
+        let _ = hooks.answer(super::messages::PLUGIN_SERVICE, &method, payload.into());
     }
 }

@@ -17,9 +17,9 @@ use super::{
     connection::{Connection, ConnectionError},
     containers::Change,
     cpuset::Cpuset,
-    hooks::{Service, update},
-    kept::KeptFile,
+    hooks::{Hooks, update},
     messages::{RegisterPluginRequest, UpdateContainersRequest},
+    remembered::RememberedFile,
     ttrpc::{Failure, Incoming},
 };
 use crate::plugin::grants::{Grants, NriStatus};
@@ -85,12 +85,12 @@ enum SessionError {
 /// Keeps containers where they belong, until it is dropped: then the connection is closed, and the containers stay as
 /// they are: who ends waits for [`NriStatus::applied`] first.
 pub async fn run(settings: Settings, grants: Arc<dyn Grants>, status: watch::Sender<NriStatus>) -> Infallible {
-    let mut kept = KeptFile::new(settings.state_dir.join("nri.json"));
+    let mut remembered = RememberedFile::new(settings.state_dir.join("nri.json"));
     let mut pause = BACKOFF.0;
     let mut last_problem = String::new();
     loop {
         let start = Instant::now();
-        let Err(error) = serve(&settings, &grants, &status, &mut kept).await;
+        let Err(error) = serve(&settings, &grants, &status, &mut remembered).await;
         pause = backoff(pause, start.elapsed());
         let problem = error.to_string();
         let was_connected = status.borrow().connected;
@@ -119,7 +119,7 @@ async fn serve(
     settings: &Settings,
     grants: &Arc<dyn Grants>,
     status: &watch::Sender<NriStatus>,
-    kept: &mut KeptFile,
+    remembered: &mut RememberedFile,
 ) -> Result<Infallible, SessionError> {
     let mut connection = Connection::open(&settings.socket).await?;
     let registration = RegisterPluginRequest {
@@ -132,9 +132,9 @@ async fn serve(
     let mut session = Session {
         settings,
         status,
-        kept,
+        remembered,
         state: *changes.borrow_and_update(),
-        service: Service::new(Arc::clone(grants), kept_before(settings), everything(&settings.host_root)),
+        hooks: Hooks::new(Arc::clone(grants), remembered_before(settings), everything(&settings.host_root)),
         in_flight: None,
         retry_at: None,
         widen_at: None,
@@ -145,7 +145,7 @@ async fn serve(
     let deadline = Instant::now() + SYNCHRONIZE_TIMEOUT;
     let mut grants_live = true;
     loop {
-        let synchronized = session.service.containers.is_some();
+        let synchronized = session.hooks.containers.is_some();
         if synchronized {
             session.ask(&mut connection).await?;
             session.report();
@@ -188,8 +188,8 @@ async fn serve(
 struct Session<'a> {
     settings: &'a Settings,
     status: &'a watch::Sender<NriStatus>,
-    kept: &'a mut KeptFile,
-    service: Service,
+    remembered: &'a mut RememberedFile,
+    hooks: Hooks,
     /// The number of the state of the claims that containers are being brought to.
     state: u64,
     /// The call that the runtime has not answered yet. One at a time: changes that come meanwhile are made together.
@@ -216,23 +216,23 @@ impl Session<'_> {
             // What was prepared for it may be newer than the last change that was seen.
             self.refresh();
         }
-        let answer = self.service.answer(service, method, payload);
+        let answer = self.hooks.answer(service, method, payload);
         tracing::debug!(method, refused = answer.as_ref().err().map(|failure| &failure.message), "NRI call");
         if let (Some(containers), "Synchronize" | "CreateContainer" | "UpdateContainer") =
-            (&self.service.containers, method)
+            (&self.hooks.containers, method)
         {
-            self.kept.save(containers);
+            self.remembered.save(containers);
         }
-        if method == "Synchronize" && self.service.containers.is_some() {
-            tracing::info!(runtime = self.service.runtime, "NRI: synchronised");
+        if method == "Synchronize" && self.hooks.containers.is_some() {
+            tracing::info!(runtime = self.hooks.runtime, "NRI: synchronised");
         }
         answer
     }
 
     /// Takes over what is claimed now.
     fn refresh(&mut self) {
-        let moves = self.service.refresh(everything(&self.settings.host_root));
-        let all_claimed = self.service.share().is_some_and(|share| share.is_empty());
+        let moves = self.hooks.refresh(everything(&self.settings.host_root));
+        let all_claimed = self.hooks.share().is_some_and(|share| share.is_empty());
         if all_claimed && !self.all_claimed {
             tracing::warn!(
                 "everything is claimed: containers without a claim run on all CPUs, those of claims too; keep some back \
@@ -243,14 +243,14 @@ impl Session<'_> {
         if !moves {
             return;
         }
-        if let Some(containers) = &self.service.containers {
-            self.kept.save(containers);
+        if let Some(containers) = &self.hooks.containers {
+            self.remembered.save(containers);
         }
     }
 
     /// Asks the runtime for the next changes, unless it has not answered the last.
     async fn ask(&mut self, connection: &mut Connection) -> Result<(), ConnectionError> {
-        let (Some(containers), None) = (&mut self.service.containers, &self.in_flight) else { return Ok(()) };
+        let (Some(containers), None) = (&mut self.hooks.containers, &self.in_flight) else { return Ok(()) };
         let now = Instant::now();
         self.widen_at = containers.widens_later().then(|| self.widen_at.unwrap_or(now + WIDEN_AFTER));
         let changes = containers.next_changes(BATCH, self.widen_at.is_some_and(|widen_at| widen_at <= now));
@@ -266,7 +266,7 @@ impl Session<'_> {
     /// The runtime answered a call.
     fn answered(&mut self, stream: u32, result: Result<prost::bytes::Bytes, Failure>) {
         let (Some(containers), Some(InFlight { changes, .. })) =
-            (&mut self.service.containers, self.in_flight.take_if(|in_flight| in_flight.stream == stream))
+            (&mut self.hooks.containers, self.in_flight.take_if(|in_flight| in_flight.stream == stream))
         else {
             return;
         };
@@ -286,19 +286,19 @@ impl Session<'_> {
     /// Tries again what failed, if it is time.
     fn retry(&mut self) {
         let due = self.retry_at.take_if(|retry_at| *retry_at <= Instant::now());
-        if let (Some(containers), Some(_)) = (&mut self.service.containers, due) {
+        if let (Some(containers), Some(_)) = (&mut self.hooks.containers, due) {
             containers.retry();
         }
     }
 
     /// Says how far it is.
     fn report(&mut self) {
-        let Some(containers) = &self.service.containers else { return };
+        let Some(containers) = &self.hooks.containers else { return };
         let last = self.status.borrow().clone();
         // What is being asked for may be what a container must not have any more.
         let settled = last.applied != self.state && self.in_flight.is_none() && containers.settled();
         if settled {
-            self.kept.save(containers);
+            self.remembered.save(containers);
             let overlapping = containers.overlapping();
             if overlapping > self.overlapping {
                 tracing::warn!(
@@ -327,8 +327,8 @@ impl Session<'_> {
 }
 
 /// What containers had before, from an earlier run.
-fn kept_before(settings: &Settings) -> std::collections::HashMap<String, super::containers::Kept> {
-    KeptFile::new(settings.state_dir.join("nri.json")).load()
+fn remembered_before(settings: &Settings) -> std::collections::HashMap<String, super::containers::Remembered> {
+    RememberedFile::new(settings.state_dir.join("nri.json")).load()
 }
 
 /// All that is online on the host; empty where that cannot be read.

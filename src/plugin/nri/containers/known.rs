@@ -25,7 +25,7 @@ pub(in crate::plugin::nri) struct Observed {
 
 /// What is remembered of a container that is kept to less than it had, over restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::plugin::nri) struct Kept {
+pub(in crate::plugin::nri) struct Remembered {
     /// What it had before.
     pub before: Cpuset,
     /// What it may have been given since: found with anything else, it has that from somebody else.

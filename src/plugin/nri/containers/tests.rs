@@ -43,8 +43,8 @@ fn settle(containers: &mut Containers) -> Vec<String> {
 }
 
 /// What a later plugin reads.
-fn remembered(containers: &Containers) -> HashMap<String, Kept> {
-    containers.kept().map(|(id, kept)| (id.to_owned(), kept)).collect()
+fn remembered(containers: &Containers) -> HashMap<String, Remembered> {
+    containers.to_remember().map(|(id, remembered)| (id.to_owned(), remembered)).collect()
 }
 
 #[test]

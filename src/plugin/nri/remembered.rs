@@ -17,7 +17,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::containers::{Containers, Kept};
+use super::containers::{Containers, Remembered};
 
 const VERSION: u32 = 1;
 
@@ -32,7 +32,7 @@ struct Content<K> {
 
 /// The file.
 #[derive(Debug)]
-pub(super) struct KeptFile {
+pub(super) struct RememberedFile {
     path: PathBuf,
     /// What is in it, or soon will be, as far as known.
     content: Option<String>,
@@ -55,14 +55,14 @@ struct Written {
     result: io::Result<()>,
 }
 
-impl KeptFile {
+impl RememberedFile {
     pub fn new(path: PathBuf) -> Self {
         Self { path, content: None, writer: None }
     }
 
     /// What was remembered: nothing, if that cannot be read, because it is only needed to give something back.
-    pub fn load(&self) -> HashMap<String, Kept> {
-        let read = || -> io::Result<Content<HashMap<String, Kept>>> {
+    pub fn load(&self) -> HashMap<String, Remembered> {
+        let read = || -> io::Result<Content<HashMap<String, Remembered>>> {
             let content: Content<_> = serde_json::from_str(&fs::read_to_string(&self.path)?)?;
             if content.version != VERSION {
                 return Err(io::Error::other(format!("version {} is not known", content.version)));
@@ -85,11 +85,12 @@ impl KeptFile {
 
     /// Remembers what these containers had.
     pub fn save(&mut self, containers: &Containers) {
-        let kept: std::collections::BTreeMap<_, _> = containers.kept().collect();
-        if kept.is_empty() && self.content.is_none() && !self.path.exists() {
+        let to_remember: std::collections::BTreeMap<_, _> = containers.to_remember().collect();
+        if to_remember.is_empty() && self.content.is_none() && !self.path.exists() {
             return;
         }
-        let encoded = serde_json::to_string(&Content { version: VERSION, containers: kept }).map_err(io::Error::from);
+        let encoded =
+            serde_json::to_string(&Content { version: VERSION, containers: to_remember }).map_err(io::Error::from);
         let written = encoded.and_then(|content| {
             if self.content.as_ref() == Some(&content) {
                 return Ok(());
@@ -183,12 +184,12 @@ mod tests {
     fn what_is_saved_is_loaded_and_forgotten_when_it_is_given_back() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nri.json");
-        let mut file = KeptFile::new(path.clone());
+        let mut file = RememberedFile::new(path.clone());
         file.save(&containers(Some(on("4-7"))));
-        let loaded = KeptFile::new(path.clone()).load();
-        assert_eq!(loaded, [("a".to_owned(), Kept { before: on("0-5"), given: vec![on("4-5")] })].into());
+        let loaded = RememberedFile::new(path.clone()).load();
+        assert_eq!(loaded, [("a".to_owned(), Remembered { before: on("0-5"), given: vec![on("4-5")] })].into());
         file.save(&containers(None));
-        assert_eq!(KeptFile::new(path).load(), HashMap::new());
+        assert_eq!(RememberedFile::new(path).load(), HashMap::new());
     }
 
     #[test]
@@ -201,7 +202,7 @@ mod tests {
         thread::spawn({
             let path = path.clone();
             move || {
-                let mut file = KeptFile::new(path);
+                let mut file = RememberedFile::new(path);
                 for share in ["4-7", "3-7", "2-7"] {
                     file.save(&containers(Some(on(share))));
                 }
@@ -215,7 +216,7 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(10), "never written");
             thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(KeptFile::new(path).load()["a"].given, [on("2-5")]);
+        assert_eq!(RememberedFile::new(path).load()["a"].given, [on("2-5")]);
     }
 
     #[test]
@@ -223,11 +224,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, blocker) = (directory.path().join("nri.json"), directory.path().join("nri.new"));
         fs::create_dir(&blocker).unwrap();
-        let mut file = KeptFile::new(path.clone());
+        let mut file = RememberedFile::new(path.clone());
         file.save(&containers(Some(on("4-7"))));
         fs::remove_dir(&blocker).unwrap();
         file.save(&containers(Some(on("4-7"))));
-        assert_eq!(KeptFile::new(path).load().len(), 1);
+        assert_eq!(RememberedFile::new(path).load().len(), 1);
     }
 
     #[test]
@@ -241,7 +242,7 @@ mod tests {
             r#"{"version":1,"containers":{"a":{"before":{"cpus":"x"},"given":[]}}}"#,
         ] {
             fs::write(&path, content).unwrap();
-            assert_eq!(KeptFile::new(path.clone()).load(), HashMap::new(), "{content}");
+            assert_eq!(RememberedFile::new(path.clone()).load(), HashMap::new(), "{content}");
         }
     }
 }

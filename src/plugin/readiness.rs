@@ -122,21 +122,25 @@ impl Readiness {
     }
 }
 
-/// Serves health and metrics until dropped.
-pub async fn serve(address: SocketAddr, health: Arc<Readiness>, registry: Registry) -> Result<Infallible, ServeError> {
-    http::serve(address, router(health, Arc::new(registry))).await
+/// Serves probes and metrics until dropped.
+pub async fn serve(
+    address: SocketAddr,
+    readiness: Arc<Readiness>,
+    registry: Registry,
+) -> Result<Infallible, ServeError> {
+    http::serve(address, router(readiness, Arc::new(registry))).await
 }
 
-fn router(health: Arc<Readiness>, registry: Arc<Registry>) -> Router {
+fn router(readiness: Arc<Readiness>, registry: Arc<Registry>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", get(ready).with_state(health))
+        .route("/readyz", get(ready).with_state(readiness))
         .route("/metrics", get(metrics).with_state(registry))
 }
 
-async fn ready(State(health): State<Arc<Readiness>>) -> impl IntoResponse {
-    let status = if health.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, health.report())
+async fn ready(State(readiness): State<Arc<Readiness>>) -> impl IntoResponse {
+    let status = if readiness.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, readiness.report())
 }
 
 #[cfg(test)]
@@ -145,33 +149,33 @@ mod tests {
 
     #[test]
     fn ready_is_only_who_has_every_part_and_the_report_says_which_is_missing() {
-        let health = Readiness::of(&[Part::Active, Part::Slices]);
-        assert!(!health.is_ready());
-        health.set(Part::Active, Ok(()));
-        health.set(Part::Slices, Err("the API server says no".to_owned()));
-        assert!(!health.is_ready());
-        assert_eq!(health.report(), "[+] active: ok\n[-] slices: the API server says no\n");
-        health.set(Part::Slices, Ok(()));
-        assert!(health.is_ready());
+        let readiness = Readiness::of(&[Part::Active, Part::Slices]);
+        assert!(!readiness.is_ready());
+        readiness.set(Part::Active, Ok(()));
+        readiness.set(Part::Slices, Err("the API server says no".to_owned()));
+        assert!(!readiness.is_ready());
+        assert_eq!(readiness.report(), "[+] active: ok\n[-] slices: the API server says no\n");
+        readiness.set(Part::Slices, Ok(()));
+        assert!(readiness.is_ready());
     }
 
     #[test]
     fn a_part_that_does_not_matter_here_does_not_keep_it_from_being_ready() {
-        let health = Readiness::of(&[Part::Slices]);
-        health.set(Part::Slices, Ok(()));
-        health.set(Part::Nri, Err("no socket".to_owned()));
-        assert!(health.is_ready());
+        let readiness = Readiness::of(&[Part::Slices]);
+        readiness.set(Part::Slices, Ok(()));
+        readiness.set(Part::Nri, Err("no socket".to_owned()));
+        assert!(readiness.is_ready());
     }
 
     #[test]
     fn what_is_waited_for_is_told_until_it_is_there() {
-        let health = Readiness::of(&[Part::Active, Part::Registration]);
-        health.set(Part::Active, Ok(()));
-        health.waits(Part::Active, "somebody".to_owned());
-        health.waits(Part::Registration, "the kubelet".to_owned());
-        assert_eq!(health.problems(), "registration: the kubelet");
-        health.set(Part::Registration, Ok(()));
-        assert_eq!(health.problems(), "");
+        let readiness = Readiness::of(&[Part::Active, Part::Registration]);
+        readiness.set(Part::Active, Ok(()));
+        readiness.waits(Part::Active, "somebody".to_owned());
+        readiness.waits(Part::Registration, "the kubelet".to_owned());
+        assert_eq!(readiness.problems(), "registration: the kubelet");
+        readiness.set(Part::Registration, Ok(()));
+        assert_eq!(readiness.problems(), "");
     }
 
     async fn get(router: &Router, path: &str) -> (StatusCode, String) {
@@ -184,12 +188,12 @@ mod tests {
 
     #[tokio::test]
     async fn readyz_says_which_part_is_missing_and_healthz_only_that_it_runs() {
-        let health = Arc::new(Readiness::of(&[Part::Registration]));
-        let router = router(Arc::clone(&health), Arc::new(Registry::default()));
+        let readiness = Arc::new(Readiness::of(&[Part::Registration]));
+        let router = router(Arc::clone(&readiness), Arc::new(Registry::default()));
         assert_eq!(get(&router, "/healthz").await.0, StatusCode::OK);
         let (status, body) = get(&router, "/readyz").await;
         assert_eq!((status, body.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "[-] registration: not yet\n"));
-        health.set(Part::Registration, Ok(()));
+        readiness.set(Part::Registration, Ok(()));
         assert_eq!(get(&router, "/readyz").await.0, StatusCode::OK);
     }
 
