@@ -12,3 +12,4 @@ mod http;
 pub mod plugin;
 pub mod policy;
 pub mod slices;
+mod suggest;

@@ -11,6 +11,7 @@ use kube_cel::Validator;
 use serde_json::{Map, Value};
 
 use super::{DraDriverConfig, strict};
+use crate::suggest;
 
 /// What is wrong in a document, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,10 +179,12 @@ fn walk_list(schema: &Value, items: &[Value], path: &str, faults: &mut Vec<Fault
     }
 }
 
-fn unknown(key: &str, properties: &Map<String, Value>) -> String {
-    match properties.keys().find(|known| known.eq_ignore_ascii_case(key)) {
-        Some(known) => format!("unknown field: write {known}"),
-        None => format!("unknown field: known are {}", properties.keys().cloned().collect::<Vec<_>>().join(", ")),
+/// What to say of a field that is not among `properties`.
+pub(super) fn unknown(key: &str, properties: &Map<String, Value>) -> String {
+    let known = || properties.keys().map(String::as_str);
+    match suggest::closest(key, known()) {
+        Some(known) => format!("unknown field; did you mean {known}?"),
+        None => format!("unknown field; known fields: {}", known().collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -252,8 +255,8 @@ mod tests {
     #[test]
     fn every_fault_says_where_it_is_and_what_to_write() {
         for (path, value, wanted) in [
-            ("/spec/nodeplugin", json!({}), "spec.nodeplugin: unknown field: write nodePlugin"),
-            ("/spec/foo", json!(1), "spec.foo: unknown field: known are"),
+            ("/spec/nodeplugin", json!({}), "spec.nodeplugin: unknown field; did you mean nodePlugin?"),
+            ("/spec/foo", json!(1), "spec.foo: unknown field; known fields: deletionPolicy, deviceClasses, driver,"),
             ("/spec/driver", json!(null), "spec.driver: is required"),
             ("/spec/driver/cpu", json!(null), "takes exactly one kind, such as `cpu: {}`"),
             ("/spec/driver/memory", json!({}), "takes exactly one kind"),
@@ -262,7 +265,7 @@ mod tests {
             ("/metadata/name", json!(null), "metadata.name: is required"),
             ("/metadata/name", json!(5), "metadata: invalid type: integer"),
             ("/metadata/labels", json!({"a": 1}), "metadata: invalid type: integer"),
-            ("/metadata/label", json!({}), "metadata.label: unknown field"),
+            ("/metadata/label", json!({}), "metadata.label: unknown field; did you mean labels?"),
             ("/spec/driverName", json!("DRA"), "must be a DNS subdomain"),
             ("/spec/driver/cpu/granularity", json!("core"), "write one of Core, Thread"),
             ("/spec/driver/cpu/reservedCPUs", json!("3-1"), "rising ranges, such as 0-1,8"),

@@ -3,22 +3,65 @@
 //! The schema leaves them open (`x-kubernetes-preserve-unknown-fields`), so the API server keeps a misspelt field and says
 //! nothing, and the types would drop it: what the admin asked for would not be there, and all would seem well.
 
+use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_ignored::Path;
+use serde_json::{Map, Value};
+
+use super::check;
 
 /// Reads the value of a field; an error begins with the path of what is wrong.
 pub(super) fn read<'de, T, D>(field: &str, deserializer: D) -> Result<T, D::Error>
 where
-    T: Deserialize<'de>,
+    T: Deserialize<'de> + JsonSchema,
     D: Deserializer<'de>,
 {
     let mut unknown = Vec::new();
-    let read = serde_ignored::deserialize(deserializer, |path| unknown.push(format!("{field}{}", below(&path))));
+    let read = serde_ignored::deserialize(deserializer, |path| unknown.push(described::<T>(field, &path)));
     let value = read.map_err(|error| D::Error::custom(format!("{field}: {error}")))?;
+
     if unknown.is_empty() {
         return Ok(value);
     }
-    Err(D::Error::custom(format!("{}: unknown field, which would be passed over", unknown.join(", "))))
+    Err(D::Error::custom(unknown.join("; ")))
+}
+
+/// An unknown field of `T`, with its path below `field`.
+fn described<T: JsonSchema>(field: &str, path: &Path<'_>) -> String {
+    let schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<T>().to_value();
+    let message = match path {
+        Path::Map { parent, key } => properties(&schema, parent).map(|known| check::unknown(key, known)),
+        _ => None,
+    };
+    format!("{field}{}: {}", below(path), message.unwrap_or_else(|| "unknown field".into()))
+}
+
+/// The fields that the schema `root` has at `path`; none where it leaves them open.
+fn properties<'a>(root: &'a Value, path: &Path<'_>) -> Option<&'a Map<String, Value>> {
+    schema_at(root, path)?.get("properties")?.as_object()
+}
+
+fn schema_at<'a>(root: &'a Value, path: &Path<'_>) -> Option<&'a Value> {
+    let found = match path {
+        Path::Root => root,
+        Path::Seq { parent, .. } => schema_at(root, parent)?.get("items")?,
+        Path::Map { parent, key } => {
+            let schema = schema_at(root, parent)?;
+            schema.get("properties").and_then(|known| known.get(key)).or_else(|| schema.get("additionalProperties"))?
+        }
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
+            schema_at(root, parent)?
+        }
+    };
+    Some(resolved(root, found))
+}
+
+/// The schema itself, behind references and the alternative "or null" of an optional field.
+fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+    let reference = schema.get("$ref").and_then(Value::as_str).and_then(|path| root.pointer(path.strip_prefix('#')?));
+    let alternatives = ["anyOf", "allOf"].into_iter().filter_map(|of| schema.get(of)?.as_array()).flatten();
+    let behind = reference.or_else(|| alternatives.into_iter().find(|one| one.get("type") != Some(&"null".into())));
+    behind.map_or(schema, |behind| resolved(root, behind))
 }
 
 /// A path below a field, in the form of the API server's.
@@ -49,18 +92,27 @@ mod tests {
             (
                 json!({"affinity": {"nodeAffinty": {}}}),
                 json!([]),
-                "spec.nodePlugin.affinity.nodeAffinty: unknown field",
+                "spec.nodePlugin.affinity.nodeAffinty: unknown field; did you mean nodeAffinity?",
             ),
             (
                 json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}}),
                 json!([]),
-                "spec.nodePlugin.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpresions: unknown field",
+                "spec.nodePlugin.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpresions: unknown field; did you mean matchExpressions?",
             ),
-            (json!({"resources": {"limit": {}}}), json!([]), "spec.nodePlugin.resources.limit: unknown field"),
+            (
+                json!({"resources": {"limit": {}}}),
+                json!([]),
+                "spec.nodePlugin.resources.limit: unknown field; did you mean limits?",
+            ),
+            (
+                json!({"affinity": {"near": "here", "far": 1}}),
+                json!([]),
+                "spec.nodePlugin.affinity.far: unknown field; known fields: nodeAffinity, podAffinity, podAntiAffinity; spec.nodePlugin.affinity.near: unknown field",
+            ),
             (
                 json!({}),
                 json!([{"opaque": {"driver": "d", "parameter": {}}}]),
-                "spec.deviceClasses[].config[0].opaque.parameter: unknown field",
+                "spec.deviceClasses[].config[0].opaque.parameter: unknown field; did you mean parameters?",
             ),
             (
                 json!({"affinity": {"nodeAffinity": "here"}}),
