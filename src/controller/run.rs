@@ -19,8 +19,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::controller::{
-    apply::{FIELD_MANAGER, Writer, series::Series},
-    build::Settings,
+    apply::{Writer, series::Series},
+    build::{FIELD_MANAGER, Settings},
     http::{BEAT, Health, Phase},
     leader::{self, Candidate},
     metrics::{Failure, Metrics},

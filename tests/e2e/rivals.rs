@@ -30,7 +30,11 @@ async fn overlap(namespace: &str, younger_driver: &str) {
         .await;
     let (_, reason, message) = condition(&younger, "Stalled").unwrap();
     assert_eq!(reason, "NodeSelectorOverlap");
-    assert!(message.contains("DraDriverConfig cpu is older") && message.contains("nodeSelector"), "{message}");
+    assert!(
+        message.contains("the older DraDriverConfig cpu gives out the same devices")
+            && message.contains("nodeSelector"),
+        "{message}"
+    );
     assert!(c.class("younger-class").await.is_none(), "nothing is made for it");
     c.delete_config(CONFIG).await;
     c.config_is_ready("younger").await;

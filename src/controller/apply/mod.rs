@@ -13,15 +13,13 @@ use serde_json::Value;
 use crate::{
     api::DraDriverConfig,
     controller::{
+        build::FIELD_MANAGER,
         child::{Child, ChildKey, ChildKind},
         metrics::{Failure, Metrics, Verb},
         observe::{Live, child_api},
         plan::{Action, Attempt, Block, Memory},
     },
 };
-
-/// The field manager of everything the controller applies.
-pub const FIELD_MANAGER: &str = "dra-operator";
 
 /// Where writes go.
 #[derive(Clone)]

@@ -26,6 +26,8 @@ pub const CONFIG_LABEL: &str = "dra-operator.dev/config";
 pub const DEVICES_LABEL: &str = "dra-operator.dev/devices";
 /// Label and value by which the operator's children are found.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "dra-operator");
+/// The field manager of everything the controller applies.
+pub const FIELD_MANAGER: &str = "dra-operator";
 /// Label and value of node plugin objects.
 pub const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "node-plugin");
 /// Annotation with a hash of what was applied: a field that is no longer wanted is no difference to what is live, and

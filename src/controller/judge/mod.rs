@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::resource::v1::DeviceClassSpec;
 
 use self::{
-    health::{Before, Podless, SliceHealth},
+    health::{Before, Podless, SliceHealth, Unwell},
     rollout::{Patience, Rollout},
     usage::{ABORTS_CLAIMS, MATCHES_NOTHING, NOT_COUNTED, NOT_MADE, Usage},
 };
@@ -23,7 +23,6 @@ use super::{
     build,
     child::ChildKind,
     observe::{ClaimFacts, Live},
-    reconcile::memory::{Counted, Remembered},
     view::View,
 };
 use crate::{
@@ -53,6 +52,15 @@ pub(super) fn daemon_set<'a>(config: &DraDriverConfig, children: &'a [Live]) -> 
     children.iter().find(is_it)
 }
 
+/// What is remembered between two judgements of one config; lost with the process.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Since when each node that is not well is so; none before the first judgement.
+    unwell: Option<Unwell>,
+    /// The classes' matchers by their specs' hashes: they remember their answers.
+    matchers: HashMap<u64, Arc<Matcher>>,
+}
+
 /// What is judged.
 #[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
@@ -67,7 +75,7 @@ pub(super) struct Seen<'a> {
 }
 
 /// Judges the children, the pods, the pools and the claims.
-pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Remembered, now: Timestamp) -> Judged {
+pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Memory, now: Timestamp) -> Judged {
     let Seen { children, claims, view, refusal } = seen;
     let daemon_set = daemon_set(config, children);
     let missing = rollout::missing(daemon_set, &view.pods);
@@ -110,11 +118,7 @@ pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Remem
         usage.full.clear();
     }
     usage.full.retain(|node| view.pods.iter().any(|pod| pod.node == *node));
-    memory.counted = Counted {
-        ready: rollout.ready.into(),
-        unhealthy: i64::try_from(health.unhealthy).unwrap_or(i64::MAX),
-        devices: usage.devices.total.into(),
-    };
+    memory.unwell = Some(health.unwell.clone());
     Judged { rollout, health, usage }
 }
 
@@ -188,7 +192,7 @@ mod tests {
         let wanted = classes("false");
         let view = View::new(&wanted, &snapshot);
         let seen = Seen { children: &there, claims: &[], view: &view, refusal: None };
-        let usage = judge(&wanted, seen, &mut Remembered::default(), at(0)).usage;
+        let usage = judge(&wanted, seen, &mut Memory::default(), at(0)).usage;
         let counted: Vec<_> = usage.classes.iter().map(|class| (class.devices, class.reason.as_deref())).collect();
         assert_eq!(counted, [(1, None), (0, Some("NotMade"))]);
     }
@@ -206,7 +210,7 @@ mod tests {
         let there = live(&config);
         let view = View::new(&config, &snapshot);
         let seen = Seen { children: &there, claims: &[], view: &view, refusal: None };
-        let usage = judge(&config, seen, &mut Remembered::default(), at(0)).usage;
+        let usage = judge(&config, seen, &mut Memory::default(), at(0)).usage;
         let reasons: Vec<_> = usage.classes.iter().map(|class| class.reason.as_deref()).collect();
         assert_eq!(reasons, [Some("MatchesNothing"), Some("AbortsClaims")]);
         let said = |class: usize| usage.classes[class].message.as_deref().unwrap();
@@ -232,7 +236,7 @@ mod tests {
             };
             let view = View::new(&config, &snapshot);
             let seen = Seen { children: &[], claims: &claims, view: &view, refusal: None };
-            judge(&config, seen, &mut Remembered::default(), at(0)).usage.full
+            judge(&config, seen, &mut Memory::default(), at(0)).usage.full
         };
         assert_eq!(full(&json!({})), ["n"], "where no plugin runs nothing is pinned");
         assert_eq!(full(&json!({"reservedCPUs": "0"})), [""; 0]);
@@ -251,7 +255,7 @@ mod tests {
         };
         let view = View::new(&young, &snapshot);
         let seen = Seen { children: &[], claims: &[], view: &view, refusal: None };
-        assert_eq!(judge(&young, seen, &mut Remembered::default(), at(0)).usage.devices.total, 1);
+        assert_eq!(judge(&young, seen, &mut Memory::default(), at(0)).usage.devices.total, 1);
     }
 
     #[test]
@@ -265,12 +269,10 @@ mod tests {
         };
         let counted = |config: &DraDriverConfig| {
             let view = View::new(config, &snapshot);
-            let mut memory = Remembered::default();
             let seen = Seen { children: &[], claims: &[], view: &view, refusal: None };
-            let told = judge(config, seen, &mut memory, at(0)).usage.devices.total;
-            (told, memory.counted.devices)
+            judge(config, seen, &mut Memory::default(), at(0)).usage.devices.total
         };
-        assert_eq!((counted(&old), counted(&young)), ((1, 1), (0, 0)));
+        assert_eq!((counted(&old), counted(&young)), (1, 0));
     }
 
     #[test]
@@ -290,7 +292,7 @@ mod tests {
             nodes: names.iter().map(|name| mk_node(name)).collect(),
             ..Snapshot::default()
         };
-        let mut memory = Remembered::default();
+        let mut memory = Memory::default();
         let children = live(&config);
         let start = Instant::now();
         let view = View::new(&config, &snapshot);

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     api::DraDriverConfig,
     controller::{
-        apply::FIELD_MANAGER,
-        build::{CONFIG_LABEL, MANAGED_BY},
+        build::{CONFIG_LABEL, FIELD_MANAGER, MANAGED_BY},
         child::{ChildKey, ChildKind},
     },
 };

@@ -1,23 +1,22 @@
 //! What is remembered of one config between looks; lost with the process, and then learnt anew. Pure.
 
-use std::{collections::HashMap, sync::Arc};
-
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::{
     api::{DraDriverConfig, DraDriverConfigStatus},
-    controller::{judge::health::Unwell, plan::Memory},
-    policy::preview::Matcher,
+    controller::{
+        judge::{self, Judged},
+        plan::Memory,
+    },
 };
 
 /// What is remembered of one config between looks.
 #[derive(Debug, Default)]
 pub struct Remembered {
     pub(in crate::controller) children: Memory,
-    pub(in crate::controller) unwell: Option<Unwell>,
     pub(in crate::controller) attempts: u32,
-    pub(in crate::controller) matchers: HashMap<u64, Arc<Matcher>>,
+    pub(in crate::controller) judge: judge::Memory,
     /// The status last written: its object's version, when, and what it says.
     pub(in crate::controller) written: Option<(u64, Timestamp, DraDriverConfigStatus)>,
     /// When a status that waits may be written.
@@ -48,4 +47,14 @@ pub(in crate::controller) struct Counted {
     pub(in crate::controller) ready: i64,
     pub(in crate::controller) unhealthy: i64,
     pub(in crate::controller) devices: i64,
+}
+
+impl Counted {
+    pub(in crate::controller) fn of(judged: &Judged) -> Self {
+        Self {
+            ready: judged.rollout.ready.into(),
+            unhealthy: i64::try_from(judged.health.unhealthy).unwrap_or(i64::MAX),
+            devices: judged.usage.devices.total.into(),
+        }
+    }
 }

@@ -233,12 +233,13 @@ impl Context {
         let refusal = self.refusal(daemon_set(config, &children), view, memory, now).await;
         let start = Instant::now();
         let seen = Seen { children: &children, claims: &snapshot.claims, view, refusal: refusal.as_deref() };
-        let judged = judge(config, seen, memory, now);
+        let judged = judge(config, seen, &mut memory.judge, now);
+        memory.counted = Counted::of(&judged);
         self.pace.note(start.elapsed());
         let status = status::status(&Facts {
             config,
             lacks,
-            overlap: view.overlap.as_deref(),
+            overlap: view.overlap.as_ref(),
             blocks: &blocks,
             held: &held,
             failures: &report.failures,
@@ -252,7 +253,6 @@ impl Context {
         self.write_status(config, status, memory, now).await?;
         let podless = (judged.rollout.missing > 0).then_some(refusal.is_some());
         let next_deadline = judged.next_deadline();
-        memory.unwell = Some(judged.health.unwell);
         Ok(Looked { blocks, next_deadline, podless, gone: false })
     }
 
@@ -279,7 +279,8 @@ impl Context {
             return Ok(Looked { gone: true, ..Looked::default() });
         }
         let seen = Seen { children: &snapshot.children, claims: &snapshot.claims, view, refusal: None };
-        let judged = judge(config, seen, memory, now);
+        let judged = judge(config, seen, &mut memory.judge, now);
+        memory.counted = Counted::of(&judged);
         let waiting = step.waiting.unwrap_or_else(|| Waiting::Children("objects could not be deleted yet".into()));
         let status = status::status(&Facts {
             config,
@@ -296,7 +297,6 @@ impl Context {
         });
         self.write_status(config, status, memory, now).await?;
         let next_deadline = judged.next_deadline();
-        memory.unwell = Some(judged.health.unwell);
         Ok(Looked { next_deadline, ..Looked::default() })
     }
 

@@ -15,8 +15,8 @@ use super::{
 use crate::{
     api::{DraDriverConfig, DraDriverConfigStatus},
     controller::{
-        apply::{FIELD_MANAGER, Report},
-        build::APPLIED_HASH,
+        apply::Report,
+        build::{APPLIED_HASH, FIELD_MANAGER},
         metrics::{Failure, Verb},
         observe::Guarded,
         status::{self, events},

@@ -8,7 +8,6 @@ pub mod events;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
 
 use crate::{
     api::{
@@ -23,6 +22,7 @@ use crate::{
             usage::{self, Usage},
         },
         plan::{Block, deletion::Waiting},
+        view::{Overlap, placement::SharedNodes},
     },
     policy,
 };
@@ -37,8 +37,8 @@ pub struct Facts<'a> {
     pub config: &'a DraDriverConfig,
     /// What the cluster lacks, in words.
     pub lacks: Option<&'a str>,
-    /// Why it would run where an older config's plugin does, in words.
-    pub overlap: Option<&'a str>,
+    /// The older config that it gives way to.
+    pub overlap: Option<&'a Overlap>,
     /// What only a person can mend about the children.
     pub blocks: &'a [Block],
     /// Children that somebody deleted and that somebody's finalizers keep, in words.
@@ -160,7 +160,7 @@ fn stalled(facts: &Facts<'_>) -> Option<(Reason, String)> {
         return Some((Reason::DraApiMissing, lacks.to_owned()));
     }
     if let Some(overlap) = facts.overlap {
-        return Some((Reason::NodeSelectorOverlap, overlap.to_owned()));
+        return Some((Reason::NodeSelectorOverlap, overlap_message(overlap)));
     }
     if let Some(first) = facts.blocks.first() {
         let more = match facts.blocks.len() - 1 {
@@ -301,12 +301,14 @@ pub fn only_counts_differ(before: &DraDriverConfigStatus, after: &DraDriverConfi
     said(before) == said(after)
 }
 
-/// The message that names the older config.
-pub fn overlap_message(older: &DraDriverConfig, why: &str) -> String {
+/// Names the older config, and what to do. Another driver name would not help, so it is not offered.
+fn overlap_message(Overlap { older, driver, shared }: &Overlap) -> String {
+    let shared = match shared {
+        SharedNodes::Node(node) => format!("both select node {node}"),
+        SharedNodes::EveryNodeOfOne => "one selects every node that the other selects".into(),
+    };
     format!(
-        "DraDriverConfig {} is older and gives out the same devices as driver {}, and {why}: give one of the two a spec.nodePlugin.nodeSelector that shares no node with the other, or delete one",
-        older.name_any(),
-        older.spec.driver_name()
+        "the older DraDriverConfig {older} gives out the same devices as driver {driver}, and {shared}: give one of them a spec.nodePlugin.nodeSelector that shares no node with the other, or delete one"
     )
 }
 

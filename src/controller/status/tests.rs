@@ -58,6 +58,7 @@ struct Held {
     failures: [(ChildKey, String); 1],
     kept: [String; 1],
     waiting: Waiting,
+    overlap: Overlap,
 }
 
 impl Default for Held {
@@ -97,6 +98,7 @@ impl Default for Held {
             failures: [(key(ChildKind::DaemonSet, "d"), "etcd is away".into())],
             kept: ["DaemonSet d is being deleted and waits for its finalizers: f".into()],
             waiting: Waiting::Claims("waiting for ns/c".into()),
+            overlap: Overlap { older: "b".into(), driver: "b.cpu".into(), shared: SharedNodes::Node("n".into()) },
         }
     }
 }
@@ -135,7 +137,11 @@ fn what_takes_its_time_is_reconciling_and_never_stalled() {
 fn what_a_person_must_mend_is_stalled_and_says_what() {
     for (status, reason, words) in [
         (status_with(|facts, _| facts.lacks = Some("no API")), "DraApiMissing", "no API"),
-        (status_with(|facts, _| facts.overlap = Some("b is older")), "NodeSelectorOverlap", "b is older"),
+        (
+            status_with(|facts, held| facts.overlap = Some(&held.overlap)),
+            "NodeSelectorOverlap",
+            "the older DraDriverConfig b gives out the same devices as driver b.cpu, and both select node n",
+        ),
         (
             status_with(|facts, held| facts.blocks = &held.taken),
             "NameTaken",

@@ -17,13 +17,10 @@ use std::{
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::ResourceExt;
 
-use self::placement::Placement;
+use self::placement::{Placement, SharedNodes};
 use crate::{
     api::DraDriverConfig,
-    controller::{
-        observe::{ClaimFacts, Live, NodeFacts, PluginPod},
-        status::overlap_message,
-    },
+    controller::observe::{ClaimFacts, Live, NodeFacts, PluginPod},
     slices::pool::{Pool, pools},
 };
 
@@ -61,8 +58,19 @@ pub struct View<'a> {
     /// The claims that hold devices of its driver, whether the devices are published at this moment or not, save on nodes
     /// that another config of the driver selects.
     pub claims: Vec<&'a ClaimFacts>,
-    /// Why it must not run its plugin, in words.
-    pub overlap: Option<String>,
+    /// The older config that it must give way to.
+    pub overlap: Option<Overlap>,
+}
+
+/// An older config that gives out the same devices on nodes that this one selects too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlap {
+    /// Name of the older config.
+    pub older: String,
+    /// Name of its driver.
+    pub driver: String,
+    /// Where the two meet.
+    pub shared: SharedNodes,
 }
 
 impl<'a> View<'a> {
@@ -98,7 +106,10 @@ impl<'a> View<'a> {
         let overlap = rivals
             .iter()
             .filter(|(rival, _)| rival.metadata.deletion_timestamp.is_none() && is_older(rival, config))
-            .find_map(|(rival, other)| Some(overlap_message(rival, &own.overlap(other, &snapshot.nodes)?)));
+            .find_map(|(rival, other)| {
+                let shared = own.shared(other, &snapshot.nodes)?;
+                Some(Overlap { older: rival.name_any(), driver: rival.spec.driver_name().to_owned(), shared })
+            });
         let name = config.name_any();
         let pods: Vec<_> = snapshot.pods.iter().filter(|pod| pod.config == name).collect();
         let served: BTreeSet<_> = pods.iter().map(|pod| pod.node.as_str()).collect();
@@ -218,9 +229,8 @@ mod tests {
             };
             View::new(&young, &snapshot).overlap
         };
-        let words = overlap(&old).unwrap();
-        assert!(words.contains("DraDriverConfig a is older") && words.contains("nodeSelector"), "{words}");
-        assert!(!words.contains("driverName"), "another name helps nobody: {words}");
+        let shared = SharedNodes::Node("n".into());
+        assert_eq!(overlap(&old), Some(Overlap { older: "a".into(), driver: "a.cpu".into(), shared }));
         let mut other_kind = old;
         other_kind.spec.driver = serde_json::from_value(json!({"memory": {}})).unwrap();
         assert_eq!(overlap(&other_kind), None);
@@ -247,8 +257,9 @@ mod tests {
             nodes: vec![mk_node("n")],
             ..Snapshot::default()
         };
-        let words = View::new(&young, &snapshot).overlap.unwrap();
-        assert!(words.contains("DraDriverConfig b is older") && words.contains("both select node n"), "{words}");
+        let shared = SharedNodes::Node("n".into());
+        let overlap = Overlap { older: "b".into(), driver: "dra.cpu".into(), shared };
+        assert_eq!(View::new(&young, &snapshot).overlap, Some(overlap));
         assert_eq!(View::new(&old, &snapshot).overlap, None);
         let mut going = old;
         going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-03-01T00:00:00Z")).unwrap();

@@ -18,6 +18,15 @@ pub struct Placement {
     terms: Option<Vec<NodeSelectorTerm>>,
 }
 
+/// What two placements have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedNodes {
+    /// Both select this node.
+    Node(String),
+    /// One placement selects every node that the other selects, on any cluster.
+    EveryNodeOfOne,
+}
+
 impl Placement {
     /// As the config says.
     pub fn of(config: &DraDriverConfig) -> Self {
@@ -36,14 +45,14 @@ impl Placement {
             && self.terms.as_ref().is_none_or(|terms| terms.iter().any(|term| term_selects(term, node)))
     }
 
-    /// Why two placements collide: a node both select, or that one of them must select whatever the other does.
-    pub fn overlap<'a>(&self, other: &Self, nodes: impl IntoIterator<Item = &'a NodeFacts>) -> Option<String> {
+    /// The nodes that two placements share: one that both select now, or all of one that lies within the other.
+    pub fn shared<'a>(&self, other: &Self, nodes: impl IntoIterator<Item = &'a NodeFacts>) -> Option<SharedNodes> {
         if let Some(node) = nodes.into_iter().find(|node| self.selects(node) && other.selects(node)) {
-            return Some(format!("both select node {}", node.name));
+            return Some(SharedNodes::Node(node.name.clone()));
         }
+
         let within = |a: &Self, b: &Self| b.terms.is_none() && b.labels.iter().all(|(k, v)| a.labels.get(k) == Some(v));
-        (within(self, other) || within(other, self))
-            .then(|| "every node that one of them selects is selected by the other too".to_owned())
+        (within(self, other) || within(other, self)).then_some(SharedNodes::EveryNodeOfOne)
     }
 }
 
@@ -127,11 +136,11 @@ mod tests {
             (placement(&json!({"nodeSelector": {"pool": "a"}})), placement(&json!({"nodeSelector": {"zone": "z"}})));
         let everywhere = placement(&json!({}));
         let both = node("n", &[("pool", "a"), ("zone", "z")]);
-        assert_eq!(a.overlap(&b, [&both]).as_deref(), Some("both select node n"));
-        assert_eq!(a.overlap(&b, []), None);
-        assert!(a.overlap(&everywhere, []).is_some());
-        assert!(everywhere.overlap(&a, []).is_some());
+        assert_eq!(a.shared(&b, [&both]), Some(SharedNodes::Node("n".into())));
+        assert_eq!(a.shared(&b, []), None);
+        assert_eq!(a.shared(&everywhere, []), Some(SharedNodes::EveryNodeOfOne));
+        assert_eq!(everywhere.shared(&a, []), Some(SharedNodes::EveryNodeOfOne));
         let c = placement(&json!({"nodeSelector": {"pool": "c"}}));
-        assert_eq!(a.overlap(&c, [&both]), None);
+        assert_eq!(a.shared(&c, [&both]), None);
     }
 }
