@@ -3,13 +3,15 @@
 //! A driver turns what the host has into devices, and an allocation into what a container gets. It reads no file and
 //! calls no API: `host/` reads, `plugin/` publishes, prepares and enforces. A new kind of device is a new folder here.
 
+pub mod attachment;
 pub mod cpu;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::api::resource::Quantity};
 use serde::{Deserialize, Serialize};
 
+use self::attachment::Attachment;
 use crate::cpuset::CpuSet;
 
 /// The devices of a node, in an order that stays the same, and what could not be read.
@@ -98,4 +100,9 @@ pub trait Driver: Send + Sync {
 
     /// The names of the devices that have something in common with what is `held`.
     fn overlapping(&self, held: &[&Grant]) -> Vec<&str>;
+
+    /// How devices are attached to a pod sandbox; `None` if what containers get is all there is to do.
+    fn attachment(&self) -> Option<Arc<dyn Attachment>> {
+        None
+    }
 }

@@ -74,6 +74,10 @@ pub trait Grants: Send + Sync + 'static {
     /// then [`Grants::remainder`] is its share.
     fn of_container(&self, container: &ContainerIdentity<'_>) -> Result<Option<Grant>, Refusal>;
 
+    /// What the prepared claims that are reserved for a pod hold: for devices that are attached to the whole pod. Empty
+    /// when it uses no claim of this driver.
+    fn of_pod(&self, pod_uid: &str) -> Vec<Grant>;
+
     /// What every container without a claim is kept to. `None` lifts all restrictions: nothing is given away. Empty: all
     /// is, and as there is no empty cpuset, they run anywhere.
     fn remainder(&self) -> Option<Grant>;

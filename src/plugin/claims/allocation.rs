@@ -1,8 +1,10 @@
 //! From a ResourceClaim to what this driver must prepare of it. Pure.
 
-use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim, ResourceClaimConsumerReference,
+};
 
-use crate::drivers::AllocatedDevice;
+use crate::{drivers::AllocatedDevice, plugin::claims::prepared::PodRef};
 
 /// Which claim the kubelet means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,15 +78,24 @@ pub enum AllocationError {
     },
 }
 
-/// This driver's devices of a claim, in the order of the allocation, each with the parameters that apply to it.
+/// What the API says of a claim, as far as it matters here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allocated {
+    /// This driver's devices, in the order of the allocation, each with the parameters that apply to it.
+    pub devices: Vec<AllocatedDevice>,
+    /// The pods that the claim is reserved for.
+    pub pods: Vec<PodRef>,
+}
+
+/// Reads what this driver must prepare for a claim.
 ///
 /// `wanted` is what the kubelet asked for, `pool` this node's pool.
-pub fn own_devices(
+pub fn allocated(
     claim: &ResourceClaim,
     wanted: &ClaimRef,
     driver: &str,
     pool: &str,
-) -> Result<Vec<AllocatedDevice>, AllocationError> {
+) -> Result<Allocated, AllocationError> {
     let (namespace, name) = (wanted.namespace.clone(), wanted.name.clone());
     let found = claim.metadata.uid.as_deref().unwrap_or_default();
     if found != wanted.uid {
@@ -95,7 +106,8 @@ pub fn own_devices(
     else {
         return Err(AllocationError::NotAllocated { namespace, name });
     };
-    if status.reserved_for.as_ref().is_none_or(Vec::is_empty) {
+    let consumers = status.reserved_for.as_deref().unwrap_or_default();
+    if consumers.is_empty() {
         return Err(AllocationError::NotReserved { namespace, name });
     }
     let devices = allocation.devices.as_ref();
@@ -119,7 +131,13 @@ pub fn own_devices(
     if own.is_empty() {
         return Err(AllocationError::NoDevice { namespace, name, driver: driver.to_owned() });
     }
-    Ok(own)
+    Ok(Allocated { devices: own, pods: consumers.iter().filter_map(pod).collect() })
+}
+
+/// The pod that a claim is reserved for; other kinds of consumer have no sandbox here.
+fn pod(consumer: &ResourceClaimConsumerReference) -> Option<PodRef> {
+    let is_pod = consumer.resource == "pods" && consumer.api_group.as_deref().unwrap_or_default().is_empty();
+    is_pod.then(|| PodRef { uid: consumer.uid.clone(), name: consumer.name.clone() })
 }
 
 fn device(result: &DeviceRequestAllocationResult, configs: &[DeviceAllocationConfiguration]) -> AllocatedDevice {
@@ -188,7 +206,7 @@ mod tests {
         let claim = claim(&json!({"results": [
             result("dra.cpu", "main/big", "core-0-1"), result("gpu.example.com", "gpu", "gpu-0"), result("dra.cpu", "side", "core-0-2"),
         ]}));
-        let devices = own_devices(&claim, &wanted(), "dra.cpu", "node-1").unwrap();
+        let devices = allocated(&claim, &wanted(), "dra.cpu", "node-1").unwrap().devices;
         let named: Vec<_> = devices.iter().map(|d| (d.request.as_str(), d.device.as_str())).collect();
         assert_eq!(named, [("main", "core-0-1"), ("side", "core-0-2")]);
     }
@@ -207,16 +225,31 @@ mod tests {
                 config("FromClass", "dra.cpu", &["side"], 6),
             ],
         }));
-        let devices = own_devices(&claim, &wanted(), "dra.cpu", "node-1").unwrap();
+        let devices = allocated(&claim, &wanted(), "dra.cpu", "node-1").unwrap().devices;
         assert_eq!(devices[0].parameters, [json!({"n": 2}), json!({"n": 1}), json!({"n": 3})]);
         assert_eq!(devices[1].parameters, [json!({"n": 6}), json!({"n": 1})]);
+    }
+
+    #[test]
+    fn the_pods_are_those_that_the_claim_is_reserved_for() {
+        let mut claim = claim(&json!({"results": [result("dra.cpu", "main", "core-0-1")]}));
+        claim.status.as_mut().unwrap().reserved_for = serde_json::from_value(json!([
+            {"resource": "pods", "name": "web-1", "uid": "p1"},
+            {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "web", "uid": "g1"},
+            {"apiGroup": "example.com", "resource": "pods", "name": "other", "uid": "x1"},
+            {"resource": "pods", "name": "web-2", "uid": "p2"},
+        ]))
+        .unwrap();
+        let pods = allocated(&claim, &wanted(), "dra.cpu", "node-1").unwrap().pods;
+        let named: Vec<_> = pods.iter().map(|pod| (pod.uid.as_str(), pod.name.as_str())).collect();
+        assert_eq!(named, [("p1", "web-1"), ("p2", "web-2")]);
     }
 
     #[test]
     fn a_claim_that_is_not_this_one_or_not_for_this_node_is_refused_with_the_reason() {
         let good = claim(&json!({"results": [result("dra.cpu", "main", "core-0-1")]}));
         let refuse = |claim: &ResourceClaim, wanted: &ClaimRef, driver: &str, pool: &str| {
-            own_devices(claim, wanted, driver, pool).unwrap_err().to_string()
+            allocated(claim, wanted, driver, pool).unwrap_err().to_string()
         };
         let other = ClaimRef { uid: "u0".into(), ..wanted() };
         assert!(refuse(&good, &other, "dra.cpu", "node-1").contains("\"u1\", not \"u0\""));

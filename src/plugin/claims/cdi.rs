@@ -200,6 +200,7 @@ mod tests {
             namespace: "apps".into(),
             name: "cores".into(),
             requests: vec![request("main", "1,65"), request("side-car", "2,66")],
+            pods: vec![],
         }
     }
 

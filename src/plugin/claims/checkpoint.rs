@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::{
         drivers::Grant,
-        plugin::claims::prepared::{PreparedDevice, PreparedRequest},
+        plugin::claims::prepared::{PodRef, PreparedDevice, PreparedRequest},
     };
 
     fn claims() -> Vec<PreparedClaim> {
@@ -196,6 +196,7 @@ mod tests {
                     ..Grant::default()
                 },
             }],
+            pods: vec![PodRef { uid: "p1".into(), name: "web-1".into() }],
         }]
     }
 
@@ -216,6 +217,17 @@ mod tests {
     fn the_format_on_disk_stays() {
         let (_dir, checkpoint) = written(&claims());
         insta::assert_snapshot!(fs::read_to_string(checkpoint.path()).unwrap().trim_start());
+    }
+
+    /// As the first release wrote it.
+    const FIRST: &str = r#"{"version":1,"checksum":"sha256:a75303dc074d3d2988c0e848f73e0e7c4fc8e625d03e9bec2d0c243d23db0449","data":{"claims":[{"name":"cores","namespace":"apps","requests":[{"devices":[{"device":"core-0-1","pool":"node-1"}],"grant":{"cpus":"1,65","env":{"DRA_CPUS_MAIN":"1,65"},"memoryNodes":""},"name":"main","token":"t"}],"uid":"u1"}]}}"#;
+
+    #[test]
+    fn a_checkpoint_without_the_fields_that_were_added_later_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::within(dir.path());
+        fs::write(checkpoint.path(), FIRST).unwrap();
+        assert_eq!(checkpoint.read().unwrap(), Some(vec![PreparedClaim { pods: vec![], ..claims().remove(0) }]));
     }
 
     #[test]
@@ -258,7 +270,7 @@ mod tests {
         let (dir, checkpoint) = written(&claims());
         let many: Vec<_> = (0..100).flat_map(|_| claims()).collect();
         for (claims, size) in
-            [(claims(), BLOCK), (vec![], BLOCK), (claims(), BLOCK), (many, 6 * BLOCK), (vec![], BLOCK)]
+            [(claims(), BLOCK), (vec![], BLOCK), (claims(), BLOCK), (many, 7 * BLOCK), (vec![], BLOCK)]
         {
             checkpoint.write(&encode(claims.iter()).unwrap()).unwrap();
             assert_eq!(checkpoint.read().unwrap(), Some(claims));

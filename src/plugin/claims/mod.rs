@@ -33,7 +33,7 @@ use crate::{
 };
 
 use self::{
-    allocation::{ClaimRef, own_devices},
+    allocation::{Allocated, ClaimRef, allocated},
     cdi::{Cdi, CdiError, token_of},
     checkpoint::{Checkpoint, CheckpointError, encode},
     error::ClaimError,
@@ -212,11 +212,12 @@ impl Claims {
     ) -> Result<PreparedClaim, ClaimError> {
         let _active = self.active().await?;
         let object = reader.read(claim).await?;
-        let devices = own_devices(&object, claim, &self.driver_name, &self.pool)?;
+        let allocated = allocated(&object, claim, &self.driver_name, &self.pool)?;
         let (taken, state) = self.change(|prepared| {
-            if prepared.find(claim, arrival, &devices)?.is_none() {
-                prepared.insert(self.build(claim, &devices)?)?;
+            if prepared.find(claim, arrival, &allocated.devices)?.is_none() {
+                prepared.insert(self.build(claim, &allocated)?)?;
             }
+            prepared.reserve(&claim.uid, &allocated.pods);
             Ok::<_, ClaimError>(())
         });
         taken?;
@@ -224,7 +225,7 @@ impl Claims {
         let done = {
             // Under the lock: an Unprepare that came meanwhile must not find its CDI file written after it.
             let prepared = self.lock();
-            let done = prepared.find(claim, arrival, &devices)?;
+            let done = prepared.find(claim, arrival, &allocated.devices)?;
             let done = done.ok_or_else(|| HeldError::Unprepared { claim: claim.name.clone() })?;
             self.cdi.write(done)?;
             done.clone()
@@ -298,7 +299,8 @@ impl Claims {
         Ok(vec![])
     }
 
-    fn build(&self, claim: &ClaimRef, devices: &[AllocatedDevice]) -> Result<PreparedClaim, ClaimError> {
+    fn build(&self, claim: &ClaimRef, allocated: &Allocated) -> Result<PreparedClaim, ClaimError> {
+        let devices = &allocated.devices;
         let mut grouped: BTreeMap<&str, Vec<AllocatedDevice>> = by_request(devices);
         let mut requests = vec![];
         // In the order of the allocation, not of the names.
@@ -316,6 +318,7 @@ impl Claims {
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
             requests,
+            pods: allocated.pods.clone(),
         })
     }
 
@@ -399,6 +402,10 @@ impl Grants for Claims {
             return Err(Refusal::NotInjected { driver, namespace, pod, container });
         }
         Ok(whole)
+    }
+
+    fn of_pod(&self, pod_uid: &str) -> Vec<Grant> {
+        self.lock().of_pod(pod_uid)
     }
 
     fn remainder(&self) -> Option<Grant> {

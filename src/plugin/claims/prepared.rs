@@ -21,6 +21,20 @@ pub struct PreparedClaim {
     pub name: String,
     /// Its requests that have devices of this driver, in the order of the allocation.
     pub requests: Vec<PreparedRequest>,
+    /// The pods that it was reserved for at each Prepare. The kubelet does not call Prepare for a second pod while the
+    /// claim is prepared for the first, so of a shared claim later pods may be missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<PodRef>,
+}
+
+/// A pod that may use a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRef {
+    /// The pod's UID.
+    pub uid: String,
+    /// The pod's name; its namespace is the claim's.
+    pub name: String,
 }
 
 /// One request: what a container that names it gets.
@@ -227,6 +241,12 @@ impl PreparedClaims {
         Some((claim, claim.requests.get(*index)?))
     }
 
+    /// What the claims that are reserved for a pod hold, request by request.
+    pub fn of_pod(&self, uid: &str) -> Vec<Grant> {
+        let claims = self.claims.values().filter(|claim| claim.pods.iter().any(|pod| pod.uid == uid));
+        claims.flat_map(|claim| &claim.requests).map(|request| request.grant.clone()).collect()
+    }
+
     /// What is given away: every grant but those of admin access.
     pub fn held(&self) -> Vec<&Grant> {
         self.claims
@@ -293,6 +313,17 @@ impl PreparedClaims {
         Ok(())
     }
 
+    /// Adds pods that a prepared claim is reserved for now. None is taken away: of a pod that was deleted by force the
+    /// reservation goes at once, and its sandbox may still run.
+    pub fn reserve(&mut self, uid: &str, pods: &[PodRef]) {
+        let Some(claim) = self.claims.get_mut(uid) else { return };
+        let new: Vec<PodRef> = pods.iter().filter(|pod| !claim.pods.contains(pod)).cloned().collect();
+        if !new.is_empty() {
+            claim.pods.extend(new);
+            self.revision += 1;
+        }
+    }
+
     /// Takes a claim out and leaves a tombstone for a Prepare that began before. `None` when it is not there.
     pub fn remove(&mut self, uid: &str) -> Option<PreparedClaim> {
         self.clock += 1;
@@ -336,7 +367,12 @@ mod tests {
                 }],
                 grant: Grant { cpus: cpus.parse().unwrap(), ..Grant::default() },
             }],
+            pods: vec![pod(uid)],
         }
+    }
+
+    fn pod(claim: &str) -> PodRef {
+        PodRef { uid: format!("pod-uid-of-{claim}"), name: format!("pod-of-{claim}") }
     }
 
     fn shared(mut claim: PreparedClaim, share: &str) -> PreparedClaim {
@@ -430,6 +466,22 @@ mod tests {
         let error = claims.find(&named("a"), arrival, &[allocated("core-0-2")]).unwrap_err();
         assert!(error.to_string().contains("other devices"), "{error}");
         assert!(claims.find(&named("a"), arrival, &[allocated("core-0-1"), allocated("core-0-3")]).is_err());
+    }
+
+    #[test]
+    fn a_pod_has_what_every_claim_reserved_for_it_holds_and_a_pod_that_comes_later_is_added() {
+        let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1"), claim("b", "core-0-2", "2")]);
+        let cpus_of = |claims: &PreparedClaims, uid: &str| -> Vec<String> {
+            claims.of_pod(uid).iter().map(|grant| grant.cpus.to_string()).collect()
+        };
+        let before = claims.revision();
+        claims.reserve("b", &[pod("b")]);
+        assert_eq!(claims.revision(), before, "nothing new to keep");
+        claims.reserve("b", &[pod("a")]);
+        assert_eq!(claims.revision(), before + 1);
+        assert_eq!(cpus_of(&claims, "pod-uid-of-a"), ["1", "2"]);
+        assert_eq!(cpus_of(&claims, "pod-uid-of-b"), ["2"], "it stays");
+        assert_eq!(cpus_of(&claims, "pod-of-a"), [""; 0], "a name is not a UID");
     }
 
     #[test]

@@ -153,6 +153,22 @@ async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attemp
 }
 
 #[tokio::test]
+async fn a_pod_has_what_its_claims_hold_and_a_later_prepare_adds_the_pod_it_is_for() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    prepared_env(&machine, &claims, "a", &["core-1"]).await;
+    let cpus = |claims: &Claims, pod| claims.of_pod(pod).iter().map(|g| g.cpus.to_string()).collect::<Vec<_>>();
+    assert_eq!((cpus(&claims, "pod-uid"), cpus(&claims, "pod-2-uid")), (vec!["1".to_owned()], vec![]));
+    machine.allocate_to("pod-2", "a", &["core-1"], &json!([]));
+    claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
+    let restarted = active(&machine).await;
+    assert_eq!(cpus(&restarted, "pod-uid"), ["1"]);
+    assert_eq!(cpus(&restarted, "pod-2-uid"), ["1"], "the checkpoint has it");
+    claims.unprepare(&named("a")).await.unwrap();
+    assert_eq!(cpus(&claims, "pod-2-uid"), [""; 0]);
+}
+
+#[tokio::test]
 async fn a_claim_of_another_node_or_made_anew_is_not_prepared() {
     let machine = Machine::new();
     let claims = active(&machine).await;

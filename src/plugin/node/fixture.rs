@@ -130,8 +130,13 @@ impl Machine {
         }
     }
 
-    /// Puts an allocated claim into the API: `apps/<name>` with UID `uid-<name>`.
+    /// Puts an allocated claim into the API: `apps/<name>` with UID `uid-<name>`, for the pod `pod`.
     pub(in crate::plugin) fn allocate(&self, name: &str, devices: &[&str], config: &Value) -> dra::Claim {
+        self.allocate_to("pod", name, devices, config)
+    }
+
+    /// The same for another pod, with UID `<pod>-uid`.
+    pub(in crate::plugin) fn allocate_to(&self, pod: &str, name: &str, devices: &[&str], config: &Value) -> dra::Claim {
         let result =
             |device: &&str| json!({"driver": "dra.cpu", "pool": "node-1", "device": device, "request": "main"});
         let results: Vec<Value> = devices.iter().map(result).collect();
@@ -142,7 +147,7 @@ impl Machine {
                 "metadata": {"namespace": "apps", "name": name, "uid": format!("uid-{name}")},
                 "status": {
                     "allocation": {"devices": {"results": results, "config": config}},
-                    "reservedFor": [{"resource": "pods", "name": "pod", "uid": "pod-uid"}],
+                    "reservedFor": [{"resource": "pods", "name": pod, "uid": format!("{pod}-uid")}],
                 },
             }),
         );

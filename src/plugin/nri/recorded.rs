@@ -116,6 +116,10 @@ impl Grants for OneClaim {
         Ok(marks.then(|| Grant { cpus: "0".parse().unwrap(), ..Grant::default() }))
     }
 
+    fn of_pod(&self, _: &str) -> Vec<Grant> {
+        vec![]
+    }
+
     fn remainder(&self) -> Option<Grant> {
         Some(Grant { cpus: "1".parse().unwrap(), ..Grant::default() })
     }

@@ -58,6 +58,10 @@ impl Grants for FakeGrants {
         })
     }
 
+    fn of_pod(&self, _: &str) -> Vec<Grant> {
+        vec![]
+    }
+
     fn remainder(&self) -> Option<Grant> {
         self.state().1.clone()
     }
