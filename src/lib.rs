@@ -3,13 +3,18 @@
 //! Dependencies go one way: `api ← policy, slices, host ← drivers ← plugin, controller ← cli`.
 
 pub mod api;
+mod backoff;
 pub mod cli;
 pub mod controller;
 pub mod cpuset;
+mod digest;
+mod dns;
 pub mod drivers;
 pub mod host;
 mod http;
 pub mod plugin;
 pub mod policy;
+mod replace;
+mod shorten;
 pub mod slices;
 mod suggest;

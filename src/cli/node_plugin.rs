@@ -13,6 +13,7 @@ use super::{granularity, logging::Logging, stop};
 use crate::{
     api::{CpuSpec, Granularity},
     cpuset::CpuSet,
+    dns::is_subdomain,
     drivers::{Driver, cpu::CpuDriver},
     host::Host,
     plugin::{
@@ -183,14 +184,8 @@ impl Args {
             held_timeout: HELD_TIMEOUT,
         };
         // The driver's name becomes parts of paths: what the API server would refuse anyway is refused first.
-        let label = |label: &str| {
-            !label.is_empty()
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-                && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-        };
         ensure!(
-            settings.driver_name.len() <= 63 && settings.driver_name.split('.').all(label),
+            settings.driver_name.len() <= 63 && is_subdomain(&settings.driver_name),
             "--driver-name {:?} is no DNS subdomain of at most 63 characters, such as dra.cpu",
             settings.driver_name
         );

@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::shorten::more_like_it;
+
 /// Collects warnings; each names a file.
 #[derive(Debug, Default)]
 pub struct Warnings(BTreeMap<(String, &'static str), Warning>);
@@ -16,7 +18,8 @@ pub struct Warnings(BTreeMap<(String, &'static str), Warning>);
 struct Warning {
     file: PathBuf,
     detail: String,
-    more: usize,
+    /// How many files have it.
+    count: usize,
 }
 
 impl Warnings {
@@ -25,10 +28,10 @@ impl Warnings {
     /// `problem` is what makes two warnings the same kind, and is not shown.
     pub fn add(&mut self, file: &Path, problem: &'static str, detail: impl Into<String>) {
         let kind = (without_numbers(&file.to_string_lossy()), problem);
-        self.0.entry(kind).and_modify(|warning| warning.more += 1).or_insert_with(|| Warning {
+        self.0.entry(kind).and_modify(|warning| warning.count += 1).or_insert_with(|| Warning {
             file: file.to_owned(),
             detail: detail.into(),
-            more: 0,
+            count: 1,
         });
     }
 
@@ -36,10 +39,7 @@ impl Warnings {
     pub fn into_sentences(self) -> Vec<String> {
         self.0
             .into_values()
-            .map(|Warning { file, detail, more }| match more {
-                0 => format!("{} {detail}", file.display()),
-                _ => format!("{} {detail} (and {more} more files like it)", file.display()),
-            })
+            .map(|Warning { file, detail, count }| format!("{} {detail}{}", file.display(), more_like_it(count)))
             .collect()
     }
 }
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(
             warnings.into_sentences(),
             [
-                "/sys/cpu9/core_id is empty (and 2 more files like it)",
+                "/sys/cpu9/core_id is empty (and 2 more like it)",
                 "/sys/cpu9/core_id cannot be read",
                 "/sys/online is empty"
             ]

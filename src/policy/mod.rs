@@ -19,7 +19,10 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{CELDeviceSelector, DeviceClassSpec, DeviceSelector};
 
-use crate::api::{DeviceClassPolicy, DraDriverConfigSpec};
+use crate::{
+    api::{DeviceClassPolicy, DraDriverConfigSpec},
+    dns::is_subdomain,
+};
 use demand::{Demand, demands};
 
 /// Longest expression of a selector, in bytes (`CELSelectorExpressionMaxLength` of the resource.k8s.io API).
@@ -77,11 +80,7 @@ pub fn device_class(policy: &DeviceClassPolicy, driver_name: &str) -> Result<Dev
 }
 
 fn check_name(name: &str) -> Result<(), PolicyError> {
-    let label = |label: &str| {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        !label.is_empty() && label.chars().all(inner) && !label.starts_with('-') && !label.ends_with('-')
-    };
-    if name.len() <= 253 && name.split('.').all(label) {
+    if is_subdomain(name) {
         Ok(())
     } else {
         Err(PolicyError::new(

@@ -8,14 +8,13 @@ use k8s_openapi::{
     api::resource::v1::{Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use sha2::{Digest, Sha256};
+
+use crate::{digest::short_sha256, dns::MAX_SUBDOMAIN};
 
 /// Most devices in a slice (`ResourceSliceMaxDevices` of the resource.k8s.io API).
 pub const MAX_DEVICES: usize = 128;
 /// Most devices in a slice where one has taints, counters or list attributes (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
 pub const MAX_DEVICES_ADVANCED: usize = 64;
-/// Longest name of an object: a DNS subdomain.
-const MAX_NAME: usize = 253;
 /// So much of `<node>-<driver>-` is the beginning of every slice's name, however long the two are: it is cut for the hash
 /// and the index, and then again to where no label ends in a '-' (a label has 63 characters at most).
 pub const MIN_KEPT: usize = 150;
@@ -83,11 +82,10 @@ impl NodePool {
     /// `<node>-<driver>-<hash>-<index>`. Node "a-b" with driver "c" and node "a" with driver "b-c" would read alike, so a
     /// short hash of both tells them apart, also where a long name had to be cut.
     fn slice_name(&self, index: usize) -> String {
-        let digest = Sha256::new().chain_update(&self.node).chain_update("/").chain_update(&self.driver).finalize();
-        let tail = format!("-{:02x}{:02x}{:02x}{:02x}-{index}", digest[0], digest[1], digest[2], digest[3]);
+        let tail = format!("-{}-{index}", short_sha256(format!("{}/{}", self.node, self.driver), 8));
         let mut head = format!("{}{}", self.node, name_after_node(&self.driver));
         // Names of nodes and drivers are ASCII; a cut elsewhere than on a character boundary must still not panic.
-        let mut end = head.len().min(MAX_NAME - tail.len());
+        let mut end = head.len().min(MAX_SUBDOMAIN - tail.len());
         while !head.is_char_boundary(end) {
             end -= 1;
         }

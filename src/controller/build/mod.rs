@@ -15,10 +15,9 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::child::{Child, ChildKey, ChildKind};
-use crate::{api::DraDriverConfig, policy};
+use crate::{api::DraDriverConfig, digest::short_sha256, policy};
 
 /// Label with the name of the `DraDriverConfig` a child is for.
 pub const CONFIG_LABEL: &str = "dra-operator.dev/config";
@@ -108,10 +107,7 @@ fn stamp(object: &mut Value) {
     if let Some(metadata) = hashed.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("ownerReferences");
     }
-    let digest = Sha256::digest(hashed.to_string());
-    let mut short = [0; 8];
-    short.copy_from_slice(&digest[..8]);
-    let hash = format!("{:016x}", u64::from_be_bytes(short));
+    let hash = short_sha256(hashed.to_string(), 16);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         let annotations = metadata.entry("annotations").or_insert_with(|| Value::Object(serde_json::Map::new()));
         if let Some(annotations) = annotations.as_object_mut() {

@@ -8,7 +8,10 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::unready;
-use crate::controller::observe::{Live, NodeFacts, PluginPod, TroubleKind};
+use crate::{
+    controller::observe::{Live, NodeFacts, PluginPod, TroubleKind},
+    shorten::more_like_it,
+};
 
 /// How the plugin's roll-out stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,21 +156,14 @@ fn late(pods: &[&PluginPod], down: &BTreeSet<&str>, patience: &Patience<'_>) -> 
         patience.podless.iter().filter(|(_, since)| is_late(*since)).map(|(node, _)| node).collect();
     podless.sort();
     let message = match (late.first(), podless.first()) {
-        (Some(pod), _) => format!("node {}: {}{}", pod.node, unready::in_words(pod), and_more(late.len())),
+        (Some(pod), _) => format!("node {}: {}{}", pod.node, unready::in_words(pod), more_like_it(late.len())),
         (None, Some(node)) => format!(
             "node {node}: Kubernetes has made no pod of the plugin: see `kubectl describe daemonset`{}",
-            and_more(podless.len())
+            more_like_it(podless.len())
         ),
         (None, None) => return None,
     };
     Some(Progress::Halted { needs_person: false, message })
-}
-
-fn and_more(all: usize) -> String {
-    match all.saturating_sub(1) {
-        0 => String::new(),
-        more => format!("; {more} more like it"),
-    }
 }
 
 /// The first pod, by node, that says why it does not start.
@@ -179,7 +175,7 @@ fn stuck(pods: &[&PluginPod], down: &BTreeSet<&str>) -> Option<Progress> {
         .collect();
     troubled.sort_by_key(|(pod, trouble)| (trouble.kind != TroubleKind::ImageName, &pod.node, &pod.name));
     let (pod, trouble) = troubled.first()?;
-    let others = and_more(troubled.len());
+    let others = more_like_it(troubled.len());
     Some(Progress::Halted {
         needs_person: trouble.kind == TroubleKind::ImageName,
         message: format!("pod {} on node {}: {}{others}", pod.name, pod.node, trouble.message),

@@ -13,6 +13,7 @@ use crate::{
         observe::{Live, NodeFacts, PluginPod},
         view::View,
     },
+    shorten,
 };
 
 /// How many claims or pods a message names.
@@ -92,12 +93,7 @@ fn going(held: Option<String>, pods: &[&PluginPod], nodes: &BTreeMap<&str, &Node
 fn named(names: impl Iterator<Item = String>) -> String {
     let mut names: Vec<_> = names.collect();
     names.sort();
-    let more = match names.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    names.truncate(NAMED);
-    format!("{}{more}", names.join(", "))
+    shorten::names(names, NAMED)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod drift;
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,6 +14,7 @@ use serde_json::Value;
 
 use crate::{
     api::DraDriverConfig,
+    backoff::Backoff,
     controller::{
         build::Desired,
         child::{Child, ChildKey},
@@ -26,8 +28,8 @@ const REFUSAL_STANDS: SignedDuration = SignedDuration::from_mins(10);
 /// How long what the API server made of an object is taken for all it makes of it: gates and webhooks change.
 const SETTLED_STANDS: SignedDuration = SignedDuration::from_hours(1);
 
-/// How long a write that did not go well waits at first; twice as long each time, and never longer than the last.
-const FAILURE_STANDS: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(1), SignedDuration::from_mins(2));
+/// How long a write that failed waits before it is retried.
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(2) };
 
 /// How long what was written is taken to be there without the watches' word: by then it has been deleted again.
 pub const WATCH_LAG: SignedDuration = SignedDuration::from_secs(5);
@@ -134,7 +136,8 @@ pub struct Memory {
 struct Failed {
     aim: Option<u64>,
     message: String,
-    times: i32,
+    /// Failures in a row after the first.
+    repeats: u32,
     again: Timestamp,
 }
 
@@ -164,11 +167,9 @@ impl Memory {
     /// It did not go well, and may another time.
     pub fn fail(&mut self, Attempt { key, aim }: Attempt, message: String, now: Timestamp) {
         let before = self.failed.get(&key).filter(|failed| failed.aim == aim);
-        let times = before.map_or(0, |failed| failed.times).saturating_add(1);
-        let (first, longest) = FAILURE_STANDS;
-        let pause = first.checked_mul(1 << (times - 1).min(7)).unwrap_or(longest).min(longest);
-        let again = now.checked_add(pause).unwrap_or(Timestamp::MAX);
-        self.failed.insert(key, Failed { aim, message, times, again });
+        let repeats = before.map_or(0, |failed| failed.repeats.saturating_add(1));
+        let again = now.checked_add(BACKOFF.pause(repeats)).unwrap_or(Timestamp::MAX);
+        self.failed.insert(key, Failed { aim, message, repeats, again });
     }
 
     /// What was to be done to a child is done.

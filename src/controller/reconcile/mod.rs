@@ -24,6 +24,7 @@ pub use object::FINALIZER;
 
 use crate::{
     api::DraDriverConfig,
+    backoff::Backoff,
     controller::{
         apply::{Writer, series::Series},
         build::{self, Settings},
@@ -47,8 +48,8 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 const ASK_WHY: Duration = Duration::from_secs(5);
 /// A look that takes longer hangs; the client itself gives an answer up only after minutes.
 const LONGEST_LOOK: Duration = Duration::from_mins(1);
-/// The longest pause between attempts.
-const LONGEST_BACKOFF: Duration = Duration::from_mins(2);
+/// Between attempts.
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(2) };
 
 /// Why a look ended early.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +132,7 @@ async fn look(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Er
         context.serve(config, &snapshot, &view, lacks.as_deref(), &mut memory, now).await
     };
     memory.attempts = if looked.is_ok() { 0 } else { memory.attempts.saturating_add(1) };
-    let pause = backoff(memory.attempts);
+    let pause = BACKOFF.pause(memory.attempts.saturating_sub(1));
     let lag = memory.children.lags().then(|| Duration::try_from(WATCH_LAG).unwrap_or_default());
     let due = memory.owed.into_iter().chain(memory.children.next_try(now)).map(|at| until(at, now));
     let due: Vec<_> = lag.into_iter().chain(due).collect();
@@ -172,11 +173,6 @@ impl Looked {
 
 fn until(due: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(due.duration_since(now)).unwrap_or_default().max(Duration::from_millis(100))
-}
-
-/// 1 s, 2 s, 4 s, … 2 min.
-fn backoff(attempts: u32) -> Duration {
-    Duration::from_secs(1 << attempts.saturating_sub(1).min(7)).min(LONGEST_BACKOFF)
 }
 
 /// After an error that came of reconcile itself.

@@ -25,6 +25,7 @@ use crate::{
         view::{Overlap, placement::SharedNodes},
     },
     policy,
+    shorten::more_like_it,
 };
 
 /// Enough for what is said of a class; what the API server says may hold all of a long expression.
@@ -163,10 +164,7 @@ fn stalled(facts: &Facts<'_>) -> Option<(Reason, String)> {
         return Some((Reason::NodeSelectorOverlap, overlap_message(overlap)));
     }
     if let Some(first) = facts.blocks.first() {
-        let more = match facts.blocks.len() - 1 {
-            0 => String::new(),
-            more => format!("; {more} more like it"),
-        };
+        let more = more_like_it(facts.blocks.len());
         return Some((block_reason(first), format!("{}{more}", block_message(facts, first))));
     }
     match &facts.rollout.progress {

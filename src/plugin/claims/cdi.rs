@@ -11,7 +11,10 @@ use std::{
 
 use serde_json::json;
 
-use crate::plugin::claims::prepared::{PreparedClaim, PreparedRequest};
+use crate::{
+    plugin::claims::prepared::{PreparedClaim, PreparedRequest},
+    replace::{Durability, replace},
+};
 
 /// The least version that lets a device's name begin with a digit, as a UID may.
 const CDI_VERSION: &str = "0.5.0";
@@ -101,16 +104,14 @@ impl Cdi {
     }
 
     fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        // The runtime only looks at names that end in .json or .yaml, so it never sees half a file.
-        let temporary = path.with_extension("json.tmp");
-        match fs::write(&temporary, content) {
+        // The runtime reads only names that end in .json or .yaml, so it does not see the temporary file.
+        match replace(path, content, Durability::Process) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(&self.directory)?;
-                fs::write(&temporary, content)?;
+                replace(path, content, Durability::Process)
             }
-            written => written?,
+            written => written,
         }
-        fs::rename(&temporary, path)
     }
 
     fn spec(&self, claim: &PreparedClaim) -> serde_json::Value {

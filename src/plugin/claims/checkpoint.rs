@@ -4,16 +4,17 @@
 //! synced. What cannot be read is never overwritten: the caller fails closed until a person has mended it.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use crate::plugin::claims::prepared::PreparedClaim;
+use crate::{
+    digest::sha256,
+    plugin::claims::prepared::PreparedClaim,
+    replace::{Durability, replace},
+};
 
 /// The layout that this version writes. A higher one is another release's: it may hold what is not understood here.
 const VERSION: u64 = 1;
@@ -125,29 +126,11 @@ impl Checkpoint {
     /// Writes what [`encode`] made, so that after a return it outlives a crash of the machine, and before it the old
     /// content does.
     pub fn write(&self, encoded: &[u8]) -> Result<(), CheckpointError> {
-        self.replace(encoded).map_err(|source| CheckpointError::Write { path: self.path.clone(), source })
-    }
-
-    /// The two files change places, and the one of the write before the last is written over. With its size kept by
-    /// spaces before the content, no block is allocated or freed: syncing it is one write to the disk, where a new file
-    /// also waits for the file system's journal.
-    fn replace(&self, encoded: &[u8]) -> io::Result<()> {
-        let directory = self.path.parent().unwrap_or(Path::new("."));
-        let other = self.path.with_extension("json.tmp");
-        let size = encoded.len().next_multiple_of(BLOCK);
-        let mut content = vec![b' '; size - encoded.len()];
+        // Spaces before the content keep the file's size: see Durability::Machine.
+        let mut content = vec![b' '; encoded.len().next_multiple_of(BLOCK) - encoded.len()];
         content.extend_from_slice(encoded);
-        let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(&other)?;
-        if file.metadata()?.len() != size as u64 {
-            file.set_len(size as u64)?;
-        }
-        file.write_all(&content)?;
-        file.sync_data()?;
-        if renameat_with(CWD, &other, CWD, &self.path, RenameFlags::EXCHANGE).is_err() {
-            // The first write, or a file system that cannot exchange two.
-            fs::rename(&other, &self.path)?;
-        }
-        File::open(directory)?.sync_all()
+        replace(&self.path, &content, Durability::Machine)
+            .map_err(|source| CheckpointError::Write { path: self.path.clone(), source })
     }
 }
 
@@ -160,12 +143,7 @@ pub fn encode<'a>(claims: impl Iterator<Item = &'a PreparedClaim>) -> serde_json
 }
 
 fn checksum(data: &[u8]) -> String {
-    use std::fmt::Write;
-    Sha256::digest(data).iter().fold("sha256:".to_owned(), |mut hex, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    format!("sha256:{}", sha256(data))
 }
 
 #[cfg(test)]

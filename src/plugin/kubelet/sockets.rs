@@ -7,8 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sha2::{Digest, Sha256};
 use tokio::net::UnixListener;
+
+use crate::digest::short_sha256;
 
 /// Longest path of a unix socket: `sockaddr_un.sun_path` is 108 bytes with its closing zero (unix(7)).
 const MAX_PATH: usize = 107;
@@ -71,8 +72,7 @@ fn fitting(directory: &Path, stem: &str, pod_uid: Option<&str>, tail: &str) -> R
 }
 
 fn hash(text: &str) -> String {
-    let digest = Sha256::digest(text);
-    format!("{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
+    short_sha256(text, 8)
 }
 
 /// A socket that this process listens on.

@@ -9,7 +9,7 @@
 use std::{
     collections::HashMap,
     fs, io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread,
     time::Duration,
@@ -18,6 +18,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::containers::{Containers, Remembered};
+use crate::replace::{Durability, replace};
 
 const VERSION: u32 = 1;
 
@@ -120,7 +121,8 @@ impl Writer {
         let main = move || {
             while let Ok(content) = to_write.recv() {
                 let newer: Vec<String> = to_write.try_iter().collect();
-                let result = write(&path, newer.last().unwrap_or(&content));
+                let newest = newer.last().unwrap_or(&content);
+                let result = replace(&path, newest.as_bytes(), Durability::Process);
                 if written.send(Written { seen: 1 + newer.len(), result }).is_err() {
                     break;
                 }
@@ -153,12 +155,6 @@ impl Writer {
         }
         Ok(())
     }
-}
-
-fn write(path: &Path, content: &str) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    fs::write(&temporary, content)?;
-    fs::rename(&temporary, path)
 }
 
 #[cfg(test)]
@@ -195,7 +191,7 @@ mod tests {
     #[test]
     fn a_disk_that_hangs_is_not_waited_for_and_has_the_newest_once_it_goes_on() {
         let directory = tempfile::tempdir().unwrap();
-        let (path, disk) = (directory.path().join("nri.json"), directory.path().join("nri.new"));
+        let (path, disk) = (directory.path().join("nri.json"), directory.path().join("nri.json.tmp"));
         // Opening a FIFO hangs until somebody reads from it.
         rustix::fs::mknodat(rustix::fs::CWD, &disk, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         let (saved, has_saved) = channel();
@@ -222,7 +218,7 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_tried_again() {
         let directory = tempfile::tempdir().unwrap();
-        let (path, blocker) = (directory.path().join("nri.json"), directory.path().join("nri.new"));
+        let (path, blocker) = (directory.path().join("nri.json"), directory.path().join("nri.json.tmp"));
         fs::create_dir(&blocker).unwrap();
         let mut file = RememberedFile::new(path.clone());
         file.save(&containers(Some(on("4-7"))));

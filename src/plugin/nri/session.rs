@@ -22,7 +22,10 @@ use super::{
     remembered::RememberedFile,
     ttrpc::{Failure, Incoming},
 };
-use crate::plugin::grants::{Grants, NriStatus};
+use crate::{
+    backoff::Backoff,
+    plugin::grants::{Grants, NriStatus},
+};
 
 /// The NRI version whose messages these are.
 const NRI_VERSION: &str = "v0.12.3";
@@ -49,7 +52,7 @@ const RETRY: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_hours(1);
 
 /// Between attempts to connect. Short: until the runtime has its plugin back, pods start without it.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
 /// A connection that lived for so long was a good one: the next is made at once.
 const GOOD: Duration = Duration::from_secs(10);
@@ -86,12 +89,12 @@ enum SessionError {
 /// they are: who ends waits for [`NriStatus::applied`] first.
 pub async fn run(settings: Settings, grants: Arc<dyn Grants>, status: watch::Sender<NriStatus>) -> Infallible {
     let mut remembered = RememberedFile::new(settings.state_dir.join("nri.json"));
-    let mut pause = BACKOFF.0;
+    let mut repeats = 0;
     let mut last_problem = String::new();
     loop {
         let start = Instant::now();
         let Err(error) = serve(&settings, &grants, &status, &mut remembered).await;
-        pause = backoff(pause, start.elapsed());
+        repeats = repeats_after(repeats, start.elapsed());
         let problem = error.to_string();
         let was_connected = status.borrow().connected;
         if was_connected || problem != last_problem {
@@ -105,13 +108,13 @@ pub async fn run(settings: Settings, grants: Arc<dyn Grants>, status: watch::Sen
             changed
         });
         last_problem = problem;
-        sleep(pause).await;
+        sleep(BACKOFF.pause(repeats)).await;
     }
 }
 
-/// The pause after a connection that lived for so long, and before which the pause was `last`.
-fn backoff(last: Duration, lived: Duration) -> Duration {
-    if lived >= GOOD { BACKOFF.0 } else { (last * 2).min(BACKOFF.1) }
+/// How often the pause is doubled after a connection that lived this long.
+fn repeats_after(before: u32, lived: Duration) -> u32 {
+    if lived >= GOOD { 0 } else { before.saturating_add(1) }
 }
 
 /// One connection, until it ends.

@@ -143,7 +143,10 @@ fn a_first_roll_out_on_which_nothing_becomes_ready_halts_too_and_counts_the_node
     let pods: Vec<_> = pods.iter().collect();
     let rollout = judge(Some(&daemon_set(2, 3, 3, 0)), &pods, &BTreeMap::new(), None, &patience(60));
     let Progress::Halted { message, .. } = rollout.progress else { panic!("{rollout:?}") };
-    assert!(message.starts_with("node a: pod cpu-node-plugin-a") && message.ends_with("; 2 more like it"), "{message}");
+    assert!(
+        message.starts_with("node a: pod cpu-node-plugin-a") && message.ends_with(" (and 2 more like it)"),
+        "{message}"
+    );
 }
 
 #[test]
