@@ -1,7 +1,9 @@
-//! Writes the `/proc` and `/sys` of a server that nobody has to own: `make-host KIND DIR`.
+//! Writes the `/proc` and `/sys` of a made-up server: `make-host KIND DIR`.
 //!
-//! `discover --host-root DIR` shows its devices, and `node-plugin --publish-only --host-root DIR` publishes them: the demo's
-//! simulated servers. Without arguments it lists the kinds.
+//! `discover --host-root DIR` shows its devices, and `node-plugin --publish-only --host-root DIR` publishes them: these are the
+//! demo's simulated servers. Without arguments it lists the kinds.
+//!
+//! Uses the standard library only, so that `rustc examples/make-host.rs` compiles it in a second.
 
 use std::{path::Path, process::ExitCode};
 

@@ -1,14 +1,14 @@
 //! Describes a machine in a few lines and writes the `/proc` and `/sys` that it would show. IO: writes below a directory.
 //!
 //! CPUs are numbered as Linux does on x86: the first thread of every core, socket after socket, then the second ones.
+//! Needs the standard library only: the demo compiles `make-host` with a bare `rustc`, and the files that the product reads
+//! are not written by the product's own code.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub mod servers;
 
 use std::{fmt::Write as _, fs, io, path::Path};
-
-use dra_operator::cpuset::CpuSet;
 
 /// A machine. All its sockets are alike.
 #[derive(Clone, Debug)]
@@ -235,7 +235,13 @@ pub fn put(root: &Path, file: &str, text: &str) -> io::Result<()> {
     fs::write(path, format!("{}\n", text.trim_end()))
 }
 
-/// Numbers as the kernel lists them.
+/// Ascending numbers in the kernel's list format: `0-3,8`.
 pub fn list(numbers: &[u32]) -> String {
-    numbers.iter().copied().collect::<CpuSet>().to_string()
+    let runs = numbers.chunk_by(|one, next| one + 1 == *next);
+    let text = |run: &[u32]| match run {
+        [] => String::new(),
+        [only] => only.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+    };
+    runs.map(text).collect::<Vec<_>>().join(",")
 }
