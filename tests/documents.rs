@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -11,13 +12,18 @@ use std::{
 
 use dra_operator::{
     api::{DraDriverConfig, Granularity, parse},
-    controller::build::{Settings, children},
+    controller::{
+        self,
+        build::{Settings, children},
+    },
     cpuset::CpuSet,
     drivers::{Driver as _, cpu::CpuDriver},
     host::Host,
+    plugin::metrics::PluginMetrics,
     policy::{device_class, preview::Matcher},
 };
 use k8s_openapi::api::resource::v1::{Device, DeviceSelector};
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 
 mod machines;
@@ -226,4 +232,62 @@ fn every_link_in_the_documents_leads_somewhere() {
         }
     }
     assert!(links > 20, "{links}");
+}
+
+/// The metrics that people may rely on: the type and the labels of each, and the values of each label.
+#[derive(Debug, Default, PartialEq)]
+struct Metrics {
+    metrics: BTreeMap<String, (String, BTreeSet<String>)>,
+    values: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// Reads what a registry exposes, by the names under which Prometheus stores it.
+fn expose(registry: &Registry, found: &mut Metrics) {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+
+    for line in text.lines() {
+        // OpenMetrics writes a family's type before its samples.
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+            let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            found.metrics.insert(name, (kind.to_owned(), BTreeSet::new()));
+        }
+
+        let Some((series, labels)) = line.split_once('{') else { continue };
+        let (_, (_, of_metric)) = found.metrics.iter_mut().rfind(|(name, _)| series.starts_with(*name)).unwrap();
+        let labels = labels.split('}').next().unwrap().split(',').filter_map(|label| label.split_once('='));
+        // `le` is the bucket of a histogram.
+        for (label, value) in labels.filter(|(label, _)| *label != "le") {
+            of_metric.insert(label.to_owned());
+            found.values.entry(label.to_owned()).or_default().insert(value.trim_matches('"').to_owned());
+        }
+    }
+}
+
+/// The tables of the reference: metric, type, labels, meaning; and label, values.
+fn documented() -> Metrics {
+    let page = read("docs/reference/metrics.md");
+    let mut found = Metrics::default();
+    for line in page.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<String> = line.split('|').map(|cell| cell.trim().replace('`', "")).collect();
+        let words = |cell: &String| cell.split(", ").filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        if cells[1].starts_with("dra_") {
+            found.metrics.insert(cells[1].clone(), (cells[2].clone(), words(&cells[3])));
+        } else {
+            found.values.insert(cells[1].clone(), words(&cells[2]));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_reference_lists_every_metric_of_both_binaries_with_its_type_and_labels_and_no_other() {
+    let (mut controller, mut plugin) = (Registry::default(), Registry::default());
+    controller::metrics::Metrics::new(&mut controller);
+    PluginMetrics::new(&mut plugin);
+    let mut both = Metrics::default();
+    for registry in [controller, plugin] {
+        expose(&registry, &mut both);
+    }
+    assert_eq!(documented(), both);
 }

