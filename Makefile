@@ -14,7 +14,7 @@ CRD := crds/dradriverconfigs.dra-operator.dev.yaml
 CHART := charts/dra-operator
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 
-.PHONY: help build release image generate fmt lint demo demo-down bench test
+.PHONY: help build release image generate fmt lint demo demo-down bench mutants test test-long
 
 help: ## say what there is
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,18 +55,30 @@ demo-down: ## take back everything that the demo made
 bench: cluster-check image tools ## measure beside a driver over Kubernetes' own Go library: target/bench/results.json
 	@IMAGE="$(IMAGE)" IMAGE_ARCHIVE="$(IMAGE_ARCHIVE)" BINARY="$(BINARY)" tests/bench/run
 
+# A list of files where FILE has several, separated by blanks.
+mutants: $(TOOLS)/cargo-mutants ## break the changed code in small ways and see whether a test notices; FILE=src/… for one file, MUTANTS=held for all of test-long
+	@tests/mutants/run $(or $(FILE),$(MUTANTS),diff)
+
+$(TOOLS)/cargo-mutants:
+	@scripts/install-cargo-mutants $@
+
 ##### Test
 
 # None is left out because another failed; each can be run by itself: make test-NAME.
 CHECKS := format clippy scripts dependencies unit
 # These share the tools and the cluster, one after the other. They mostly wait, and leave a core to the checks beside them.
 WHOLE := release image manifests demo cluster
+# These take hours.
+LONG := mutants
 
 test: ## every test, and one summary at the end
 	@$(CLUSTER)/check || echo "The steps demo and cluster will fail on it; the others need none of this."
 	@tests/steps $(CHECKS) -- $(WHOLE)
 
-.PHONY: $(addprefix test-,$(CHECKS) $(WHOLE))
+test-long: ## what takes hours: see whether the tests notice broken code, file by file; continues where it was interrupted
+	@tests/steps $(LONG)
+
+.PHONY: $(addprefix test-,$(CHECKS) $(WHOLE) $(LONG))
 
 test-format: ## - formatting
 	cargo fmt --check
@@ -105,3 +117,6 @@ test-cluster: cluster-check image tools ## - on the real cluster
 	@status=0; $(MAKE) --no-print-directory cluster-up && tests/cluster/load-image $(IMAGE_ARCHIVE) && \
 	  KUBECONFIG=$(CURDIR)/target/cluster/kubeconfig cargo test --locked --test e2e -- --test-threads=1 $(TEST) || status=$$?; \
 	  $(MAKE) --no-print-directory cluster-down; exit $$status
+
+test-mutants: $(TOOLS)/cargo-mutants ## - mutants of the files in tests/mutants/held: hours
+	@tests/mutants/run held
