@@ -1,9 +1,12 @@
 //! Devices of one machine as tables for people. Pure.
 
-use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
+use k8s_openapi::api::resource::v1::Device;
 
 use super::table;
-use crate::drivers::{Driver as _, cpu::CpuDriver};
+use crate::{
+    drivers::{Driver as _, cpu::CpuDriver},
+    slices::device::text,
+};
 
 /// Two tables: what is the same on all devices of the machine, also the reserved, once; then the devices that are offered.
 pub(super) fn table(machine: &CpuDriver, driver: &CpuDriver) -> String {
@@ -44,12 +47,6 @@ fn distinct(devices: &[Device], name: &str) -> String {
 
 /// An attribute's value as text; empty where the device has none.
 fn attribute(device: &Device, name: &str) -> String {
-    match device.attributes.as_ref().and_then(|attributes| attributes.get(name)) {
-        Some(DeviceAttribute { bool: Some(value), .. }) => value.to_string(),
-        Some(DeviceAttribute { int: Some(value), .. }) => value.to_string(),
-        Some(DeviceAttribute { string: Some(value), .. } | DeviceAttribute { version: Some(value), .. }) => {
-            value.clone()
-        }
-        _ => String::new(),
-    }
+    let attribute = device.attributes.as_ref().and_then(|attributes| attributes.get(name));
+    attribute.and_then(text).unwrap_or_default()
 }

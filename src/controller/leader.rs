@@ -22,6 +22,8 @@ use kube::{
 };
 use tokio::time::{sleep, timeout};
 
+use crate::controller::observe::is_ready;
+
 /// Name of the Lease.
 pub const LEASE: &str = "dra-operator";
 /// Between looks at a leader that may be over.
@@ -169,8 +171,7 @@ impl Candidate {
 
     async fn is_up(&self, node: &str) -> bool {
         let Ok(node) = self.nodes.get_opt(node).await else { return true };
-        node.and_then(|node| node.status?.conditions)
-            .is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+        node.as_ref().is_some_and(is_ready)
     }
 
     async fn remove(&self, lease: &Lease) {

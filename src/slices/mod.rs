@@ -1,5 +1,6 @@
-//! ResourceSlices: what pools mean, packing devices into slices, diffing (pure); publishing and watching (IO).
+//! ResourceSlices: what pools mean, what a device says, packing devices into slices, diffing (pure); publishing and watching (IO).
 
+pub mod device;
 pub mod diff;
 pub mod pack;
 pub mod pool;

@@ -10,7 +10,10 @@ use serde::Serialize;
 
 use crate::{
     policy::preview::Matcher,
-    slices::pool::{Pool, PoolState, pools},
+    slices::{
+        device::{self, Hold, is_tainted},
+        pool::{Pool, PoolId, PoolState, pools},
+    },
 };
 
 /// What the cluster offers.
@@ -44,7 +47,7 @@ pub(super) struct Class {
 pub(super) struct Machines {
     pub(super) driver: String,
     #[serde(flatten)]
-    pub(super) facts: Facts,
+    pub(super) machine_type: MachineType,
     pub(super) devices: Devices,
     /// Names of the nodes; none for devices that are no node's.
     pub(super) nodes: BTreeSet<String>,
@@ -64,7 +67,7 @@ pub(super) struct Devices {
 /// What people choose a machine by, as far as its devices say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Facts {
+pub(super) struct MachineType {
     // In the order that machines are shown in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cores: Option<i64>,
@@ -91,22 +94,19 @@ pub(super) struct BrokenPool {
     pub(super) reason: String,
 }
 
-/// A device that a claim holds for itself.
-type Held<'a> = HashSet<(&'a str, &'a str, &'a str)>;
-
 /// The menu of a cluster.
 pub(super) fn menu(classes: &[DeviceClass], slices: &[ResourceSlice], claims: &[ResourceClaim]) -> Menu {
     let (complete, broken): (Vec<Pool<'_>>, Vec<Pool<'_>>) = pools(slices).into_iter().partition(Pool::is_complete);
-    let held = held(claims);
-    let mut classes: Vec<Class> = classes.iter().map(|one| class(one, &complete, &held)).collect();
+    let taken = taken(claims);
+    let mut classes: Vec<Class> = classes.iter().map(|one| class(one, &complete, &taken)).collect();
     classes.sort_by(|a, b| a.name.cmp(&b.name));
     Menu { classes, broken_pools: broken.iter().map(broken_pool).collect() }
 }
 
-fn class(class: &DeviceClass, pools: &[Pool<'_>], held: &Held<'_>) -> Class {
+fn class(class: &DeviceClass, pools: &[Pool<'_>], taken: &Taken<'_>) -> Class {
     let spec = class.spec.clone().unwrap_or_default();
     let matcher = Matcher::new(&spec);
-    let mut groups: BTreeMap<(Reverse<Facts>, &str), Machines> = BTreeMap::new();
+    let mut groups: BTreeMap<(Reverse<MachineType>, &str), Machines> = BTreeMap::new();
     let mut unknown = None;
     for pool in pools {
         let mut offered = Vec::new();
@@ -118,15 +118,15 @@ fn class(class: &DeviceClass, pools: &[Pool<'_>], held: &Held<'_>) -> Class {
             }
         }
         let Some(first) = offered.first() else { continue };
-        let facts = Facts::of(pool.id.driver, first);
-        let machines = groups.entry((Reverse(facts.clone()), pool.id.driver)).or_insert_with(|| Machines {
+        let machine_type = MachineType::of(pool.id.driver, first);
+        let machines = groups.entry((Reverse(machine_type.clone()), pool.id.driver)).or_insert_with(|| Machines {
             driver: pool.id.driver.to_owned(),
-            facts,
+            machine_type,
             ..Machines::default()
         });
         machines.nodes.extend(pool.node().map(str::to_owned));
         for device in offered {
-            machines.devices.count(device, held.contains(&(pool.id.driver, pool.id.pool, device.name.as_str())));
+            machines.devices.count(device, taken.contains(&(pool.id, device.name.as_str())));
         }
     }
     Class {
@@ -138,23 +138,18 @@ fn class(class: &DeviceClass, pools: &[Pool<'_>], held: &Held<'_>) -> Class {
 }
 
 impl Devices {
-    fn count(&mut self, device: &Device, held: bool) {
-        let tainted = device.taints.iter().flatten().any(|taint| taint.effect != "None");
+    fn count(&mut self, device: &Device, taken: bool) {
+        let tainted = is_tainted(device);
         self.total += 1;
-        self.allocated += usize::from(held);
+        self.allocated += usize::from(taken);
         self.tainted += usize::from(tainted);
-        self.free += usize::from(!held && !tainted);
+        self.free += usize::from(!taken && !tainted);
     }
 }
 
-impl Facts {
+impl MachineType {
     fn of(driver: &str, device: &Device) -> Self {
-        let text = |name| match attribute(driver, device, name) {
-            Some(DeviceAttribute { string: Some(value), .. } | DeviceAttribute { version: Some(value), .. }) => {
-                Some(value.clone())
-            }
-            _ => None,
-        };
+        let text = |name| attribute(driver, device, name).and_then(device::text);
         let int = |name| attribute(driver, device, name).and_then(|attribute| attribute.int);
         Self {
             cores: int("cores"),
@@ -177,14 +172,16 @@ fn attribute<'a>(driver: &str, device: &'a Device, name: &str) -> Option<&'a Dev
     })
 }
 
-/// Admin access and a share of a device leave it to others.
-fn held(claims: &[ResourceClaim]) -> Held<'_> {
+/// A device that no further claim can get.
+type Taken<'a> = HashSet<(PoolId<'a>, &'a str)>;
+
+fn taken(claims: &[ResourceClaim]) -> Taken<'_> {
     let allocations = claims.iter().filter_map(|claim| claim.status.as_ref()?.allocation.as_ref()?.devices.as_ref());
-    allocations
-        .flat_map(|devices| devices.results.iter().flatten())
-        .filter(|result| !result.admin_access.unwrap_or(false) && result.share_id.is_none())
-        .map(|result| (result.driver.as_str(), result.pool.as_str(), result.device.as_str()))
-        .collect()
+    let results = allocations.flat_map(|devices| devices.results.iter().flatten());
+    device::taken(results.map(|result| {
+        let pool = PoolId { driver: &result.driver, pool: &result.pool };
+        (pool, result.device.as_str(), Hold::of(result))
+    }))
 }
 
 fn broken_pool(pool: &Pool<'_>) -> BrokenPool {

@@ -59,7 +59,7 @@ fn rows(menu: &Menu) -> impl Iterator<Item = (&Class, Option<&Machines>)> {
 }
 
 fn narrow(class: &Class, machines: Option<&Machines>) -> [String; 9] {
-    let Some(Machines { facts, devices, nodes, .. }) = machines else {
+    let Some(Machines { machine_type, devices, nodes, .. }) = machines else {
         let count = if class.unknown.is_some() { "<unknown>" } else { "0" };
         let mut row = std::array::from_fn(|_| String::new());
         row[0].clone_from(&class.name);
@@ -71,17 +71,17 @@ fn narrow(class: &Class, machines: Option<&Machines>) -> [String; 9] {
         nodes.len().to_string(),
         devices.total.to_string(),
         devices.free.to_string(),
-        facts.family.clone().unwrap_or_default(),
-        number(facts.generation),
-        number(facts.cores),
-        number(facts.memory_gb),
-        facts.architecture.clone().unwrap_or_default(),
+        machine_type.family.clone().unwrap_or_default(),
+        number(machine_type.generation),
+        number(machine_type.cores),
+        number(machine_type.memory_gb),
+        machine_type.architecture.clone().unwrap_or_default(),
     ]
 }
 
 fn more(class: &Class, machines: Option<&Machines>) -> [String; 6] {
     let resource = class.extended_resource_name.clone().unwrap_or_default();
-    let Some(Machines { driver, facts, devices, nodes }) = machines else {
+    let Some(Machines { driver, machine_type, devices, nodes }) = machines else {
         let mut row = std::array::from_fn(|_| String::new());
         row[4] = resource;
         return row;
@@ -89,8 +89,8 @@ fn more(class: &Class, machines: Option<&Machines>) -> [String; 6] {
     let more = nodes.len().checked_sub(NODES).filter(|more| *more > 0).map(|more| format!("… {more} more"));
     let names: Vec<&str> = nodes.iter().take(NODES).map(String::as_str).chain(more.as_deref()).collect();
     [
-        facts.vendor.clone().unwrap_or_default(),
-        facts.model.clone().unwrap_or_default(),
+        machine_type.vendor.clone().unwrap_or_default(),
+        machine_type.model.clone().unwrap_or_default(),
         driver.clone(),
         devices.tainted.to_string(),
         resource,

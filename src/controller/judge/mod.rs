@@ -165,11 +165,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controller::{
-        build::Settings,
-        observe::{Held, PluginPod},
-        testing::{at, mk_config, mk_live, mk_node, mk_pod, mk_slice},
-        view::Snapshot,
+    use crate::{
+        controller::{
+            build::Settings,
+            observe::{Held, PluginPod},
+            testing::{at, mk_config, mk_live, mk_node, mk_pod, mk_slice},
+            view::Snapshot,
+        },
+        slices::device::Hold,
     };
 
     fn live(config: &DraDriverConfig) -> Vec<Live> {
@@ -224,7 +227,7 @@ mod tests {
             namespace: "ns".into(),
             name: "c".into(),
             node: Some(node.into()),
-            devices: vec![Held { driver: "dra.cpu".into(), pool: node.into(), device: "d".into(), admin: false }],
+            devices: vec![Held { driver: "dra.cpu".into(), pool: node.into(), device: "d".into(), hold: Hold::Whole }],
         });
         let full = |cpu: &serde_json::Value| {
             let config = mk_config("cpu", &json!({"driver": {"cpu": cpu}}));

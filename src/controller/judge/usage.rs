@@ -1,13 +1,16 @@
 //! How many devices there are, which classes they are in, and which of them claims hold. Pure.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
-use k8s_openapi::api::resource::v1::{Device, DeviceTaint};
+use k8s_openapi::api::resource::v1::Device;
 
 use crate::{
     api::{ClassStatus, DeviceCounts},
     controller::observe::ClaimFacts,
-    slices::pool::Pool,
+    slices::{
+        device::{is_tainted, taken},
+        pool::{Pool, PoolId},
+    },
 };
 
 /// The class is not in the cluster.
@@ -41,19 +44,15 @@ pub fn count(
     classes: &[&str],
     mut is_in: impl FnMut(&str, &Device) -> Result<bool, Uncounted>,
 ) -> Usage {
-    let held: HashSet<(&str, &str)> = claims
-        .iter()
-        .flat_map(|claim| &claim.devices)
-        .filter(|held| held.driver == driver && !held.admin)
-        .map(|held| (held.pool.as_str(), held.device.as_str()))
-        .collect();
+    let held = claims.iter().flat_map(|claim| &claim.devices).filter(|held| held.driver == driver);
+    let taken = taken(held.map(|held| (PoolId { driver, pool: &held.pool }, held.device.as_str(), held.hold)));
     let mut usage = Usage::default();
     for pool in pools.iter().filter(|pool| pool.is_complete()) {
         let before = usage.devices.clone();
         for device in pool.devices() {
             usage.devices.total += 1;
-            usage.devices.allocated += i32::from(held.contains(&(pool.id.pool, device.name.as_str())));
-            usage.devices.tainted += i32::from(device.taints.iter().flatten().any(matters));
+            usage.devices.allocated += i32::from(taken.contains(&(pool.id, device.name.as_str())));
+            usage.devices.tainted += i32::from(is_tainted(device));
         }
         let all = usage.devices.total - before.total;
         if all > 0 && all == usage.devices.allocated - before.allocated {
@@ -69,7 +68,7 @@ pub fn count(
                     Ok(false) => {}
                     Ok(true) => {
                         counted.devices += 1;
-                        counted.allocated += i32::from(held.contains(&(pool.id.pool, device.name.as_str())));
+                        counted.allocated += i32::from(taken.contains(&(pool.id, device.name.as_str())));
                         nodes.insert(pool.node().unwrap_or(pool.id.pool));
                     }
                     Err((reason, message)) => {
@@ -85,22 +84,17 @@ pub fn count(
     usage
 }
 
-/// A taint with the effect `None` is a note, and keeps no claim off.
-fn matters(taint: &DeviceTaint) -> bool {
-    taint.effect != "None"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
         controller::{observe::Held, testing::mk_slice},
-        slices::pool::pools,
+        slices::{device::Hold, pool::pools},
     };
 
-    fn claim(pool: &str, device: &str, admin: bool) -> ClaimFacts {
-        let held = Held { driver: "dra.cpu".into(), pool: pool.into(), device: device.into(), admin };
-        ClaimFacts { namespace: "ns".into(), name: "c".into(), node: None, devices: vec![held] }
+    fn claim(pool: &str, device: &str, hold: Hold) -> ClaimFacts {
+        let device = Held { driver: "dra.cpu".into(), pool: pool.into(), device: device.into(), hold };
+        ClaimFacts { namespace: "ns".into(), name: "c".into(), node: None, devices: vec![device] }
     }
 
     #[test]
@@ -111,7 +105,8 @@ mod tests {
         slices[1].spec.devices.as_mut().unwrap()[0].taints =
             serde_json::from_value(serde_json::json!([{"key": "k", "effect": "NoSchedule"}])).unwrap();
         let claims =
-            [claim("a", "c1", false), claim("b", "c0", true), claim("gone", "c0", false), claim("d", "c0", false)];
+            [("a", "c1", Hold::Whole), ("b", "c0", Hold::Admin), ("gone", "c0", Hold::Whole), ("d", "c0", Hold::Whole)]
+                .map(|(pool, device, hold)| claim(pool, device, hold));
         let pools = pools(&slices);
         let pools: Vec<_> = pools.iter().collect();
         let usage = count("dra.cpu", &pools, &claims, &["all", "c1", "broken"], |class, device| match class {

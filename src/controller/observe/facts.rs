@@ -13,7 +13,10 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use crate::controller::build::{CONFIG_LABEL, plugin_name_of};
+use crate::{
+    controller::build::{CONFIG_LABEL, plugin_name_of},
+    slices::device::Hold,
+};
 
 /// A node plugin's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,8 +111,8 @@ pub struct Held {
     pub pool: String,
     /// The device.
     pub device: String,
-    /// By admin access: the device is still free for others.
-    pub admin: bool,
+    /// How: others may still get a device that is held by admin access or in part.
+    pub hold: Hold,
 }
 
 impl PluginPod {
@@ -221,15 +224,20 @@ fn container_trouble(container: &ContainerStatus) -> Option<Trouble> {
     Some(Trouble { kind, message })
 }
 
+/// Whether the node's kubelet reports that it is ready. Without a kubelet's report for 40 s it is not.
+pub fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+}
+
 impl NodeFacts {
     /// Keeps what matters of a node.
     pub fn of(node: &Node) -> Self {
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         Self {
             name: node.name_any(),
             labels: node.labels().clone(),
-            ready: conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True")),
+            ready: is_ready(node),
             tainted: taints.into_iter().flatten().any(|taint| taint.effect != "PreferNoSchedule"),
         }
     }
@@ -251,7 +259,7 @@ impl ClaimFacts {
                     driver: result.driver.clone(),
                     pool: result.pool.clone(),
                     device: result.device.clone(),
-                    admin: result.admin_access == Some(true),
+                    hold: Hold::of(result),
                 })
                 .collect(),
         }

@@ -10,7 +10,7 @@ pub mod preflight;
 mod watch;
 
 pub use creation::refusal;
-pub use facts::{ClaimFacts, Held, NodeFacts, PluginPod, Trouble, TroubleKind, Unready};
+pub use facts::{ClaimFacts, Held, NodeFacts, PluginPod, Trouble, TroubleKind, Unready, is_ready};
 pub use guarded::Guarded;
 pub use live::{Live, Owner};
 pub use watch::{Caches, Changes, WatchError, child_api};

@@ -103,11 +103,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controller::{
-        child::{Child, ChildKey},
-        observe::{ClaimFacts, Held},
-        testing::{mk_config, mk_live, mk_node, mk_pod, mk_slice},
-        view::Snapshot,
+    use crate::{
+        controller::{
+            child::{Child, ChildKey},
+            observe::{ClaimFacts, Held},
+            testing::{mk_config, mk_live, mk_node, mk_pod, mk_slice},
+            view::Snapshot,
+        },
+        slices::device::Hold,
     };
 
     fn live(config: &DraDriverConfig, kinds: &[ChildKind]) -> Vec<Live> {
@@ -124,7 +127,7 @@ mod tests {
     }
 
     fn claims(count: usize) -> Vec<ClaimFacts> {
-        let held = Held { driver: "dra.cpu".into(), pool: "p".into(), device: "d".into(), admin: false };
+        let held = Held { driver: "dra.cpu".into(), pool: "p".into(), device: "d".into(), hold: Hold::Whole };
         let claim = |n| ClaimFacts {
             namespace: "ns".into(),
             name: format!("c{n}"),

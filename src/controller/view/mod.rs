@@ -144,9 +144,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controller::{
-        observe::Held,
-        testing::{mk_config, mk_node, mk_pod, mk_slice},
+    use crate::{
+        controller::{
+            observe::Held,
+            testing::{mk_config, mk_node, mk_pod, mk_slice},
+        },
+        slices::device::Hold,
     };
 
     fn labelled(name: &str, pool: &str) -> NodeFacts {
@@ -179,7 +182,7 @@ mod tests {
             namespace: "ns".into(),
             name: format!("{driver}-{}", node.unwrap_or("anywhere")),
             node: node.map(Into::into),
-            devices: vec![Held { driver: driver.into(), pool: "p".into(), device: "c".into(), admin: false }],
+            devices: vec![Held { driver: driver.into(), pool: "p".into(), device: "c".into(), hold: Hold::Whole }],
         }
     }
 

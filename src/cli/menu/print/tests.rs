@@ -3,7 +3,13 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cli::menu::offer::menu;
+use crate::{
+    cli::menu::offer::{Devices, menu},
+    controller::{judge::usage, observe::ClaimFacts},
+    policy::preview::Matcher,
+    slices::pool::pools,
+};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 
 /// A server whose devices are all alike, as one slice.
 struct Server {
@@ -73,7 +79,10 @@ fn typed<T: serde::de::DeserializeOwned>(values: impl IntoIterator<Item = Value>
     values.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect()
 }
 
-fn fleet() -> Menu {
+/// Classes, slices and claims.
+type Fleet = (Vec<DeviceClass>, Vec<ResourceSlice>, Vec<ResourceClaim>);
+
+fn fleet() -> Fleet {
     let classes = ["HighPerformance", "GeneralPurpose", "Arm", "Intel", "Amd"]
         .map(|preset| class(&preset.to_lowercase(), &json!({"preset": preset})));
     let mut slices = vec![XEON_5.slice(1), XEON_5.slice(2), XEON_4.slice(1), XEON_4.slice(2), XEON_SMALL.slice(1)];
@@ -85,23 +94,56 @@ fn fleet() -> Menu {
         claim("xeon5-2", 0..4, &json!({"adminAccess": true})),
         claim("xeon4-1", 0..2, &json!({"shareID": "a"})),
     ];
-    menu(&typed(classes), &typed(slices), &typed(claims))
+    (typed(classes), typed(slices), typed(claims))
+}
+
+fn menu_of_the_fleet() -> Menu {
+    let (classes, slices, claims) = fleet();
+    menu(&classes, &slices, &claims)
+}
+
+#[test]
+fn the_status_of_a_config_counts_as_the_menu_does() {
+    let (classes, slices, claims) = fleet();
+    let specs: Vec<_> = classes.iter().map(|class| class.spec.clone().unwrap()).collect();
+    let names: Vec<_> = classes.iter().map(|class| class.metadata.name.as_deref().unwrap()).collect();
+    let claims: Vec<_> = claims.iter().map(ClaimFacts::of).collect();
+    let pools = pools(&slices);
+    let usage = usage::count("dra.cpu", &pools.iter().collect::<Vec<_>>(), &claims, &names, |class, device| {
+        let index = names.iter().position(|name| *name == class).unwrap();
+        Ok(Matcher::new(&specs[index]).matches("dra.cpu", device).unwrap())
+    });
+
+    let from_status: Vec<_> =
+        usage.classes.iter().map(|class| (class.name.clone(), class.devices, class.allocated)).collect();
+    let menu = menu_of_the_fleet();
+    let sum = |class: &Class, count: fn(&Devices) -> usize| {
+        i32::try_from(class.machines.iter().map(|machines| count(&machines.devices)).sum::<usize>()).unwrap()
+    };
+    let mut from_menu: Vec<_> = menu
+        .classes
+        .iter()
+        .map(|class| (class.name.clone(), sum(class, |devices| devices.total), sum(class, |devices| devices.allocated)))
+        .collect();
+    from_menu.sort_by_key(|(name, ..)| names.iter().position(|known| known == name));
+    assert_eq!(from_status, from_menu);
+    assert_eq!((usage.devices.allocated, usage.devices.tainted), (4, 1), "a share and admin access take nothing");
 }
 
 #[test]
 fn a_fleet_is_shown_by_class_and_kind_of_machine() {
-    insta::assert_snapshot!(table(&fleet()));
-    assert_eq!(notes(&fleet()), Vec::<String>::new());
+    insta::assert_snapshot!(table(&menu_of_the_fleet()));
+    assert_eq!(notes(&menu_of_the_fleet()), Vec::<String>::new());
 }
 
 #[test]
 fn wide_shows_names_and_what_is_tainted() {
-    insta::assert_snapshot!(wide(&fleet()));
+    insta::assert_snapshot!(wide(&menu_of_the_fleet()));
 }
 
 #[test]
 fn the_menu_as_yaml_says_the_same() {
-    let mut menu = fleet();
+    let mut menu = menu_of_the_fleet();
     menu.classes.retain(|class| class.name == "highperformance");
     insta::assert_snapshot!(serde_saphyr::to_string(&menu).unwrap());
 }
