@@ -102,16 +102,16 @@ impl Operator {
                 client: self.client.clone(),
                 namespace: self.settings.namespace.clone(),
                 metrics: self.metrics.clone(),
+                events: Series::new(
+                    self.client.clone(),
+                    Reporter { controller: FIELD_MANAGER.into(), instance: self.pod.clone() },
+                ),
             },
             settings: self.settings.clone(),
             caches: caches.clone(),
             pace,
             configs: controller.store(),
             lacks,
-            events: Series::new(
-                self.client.clone(),
-                Reporter { controller: FIELD_MANAGER.into(), instance: self.pod.clone() },
-            ),
             remembered: HashMap::new().into(),
         });
         // Polled by the loop itself: while it turns, the heart beats. What stands in a config's way may go, or be edited,

@@ -1,5 +1,6 @@
 //! Carries out what was planned, and reports what came of it. IO: writes to the Kubernetes API.
 
+pub mod object;
 pub mod series;
 
 use jiff::Timestamp;
@@ -10,6 +11,7 @@ use kube::{
 };
 use serde_json::Value;
 
+use self::series::Series;
 use crate::{
     api::DraDriverConfig,
     controller::{
@@ -17,12 +19,11 @@ use crate::{
         child::{Child, ChildKey, ChildKind},
         metrics::{Failure, Metrics, Verb},
         observe::{Live, child_api},
-        plan::{Action, Attempt, Block, Memory},
+        plan::{Action, Because, Block, Memory},
     },
 };
 
 /// Where writes go.
-#[derive(Clone)]
 pub struct Writer {
     /// The API.
     pub client: Client,
@@ -30,25 +31,81 @@ pub struct Writer {
     pub namespace: String,
     /// Counts writes.
     pub metrics: Metrics,
+    /// Writes Events.
+    pub events: Series,
+}
+
+/// A write to the config itself, or to a slice, that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {error}")]
+pub struct WriteError {
+    what: String,
+    error: Box<kube::Error>,
 }
 
 /// What came of the actions.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What was written, and why in words.
-    pub written: Vec<(ChildKey, String)>,
-    /// What only a person can mend.
+    /// What was written, and why.
+    pub written: Vec<(ChildKey, Because)>,
+    /// What waits for a person.
     pub blocks: Vec<Block>,
-    /// What may go well another time.
-    pub failures: Vec<(ChildKey, String)>,
-    /// What was written and not kept: the first such field.
-    pub dropped: Vec<(ChildKey, String)>,
+    /// What may succeed at the next attempt.
+    pub failures: Vec<Failed>,
+    /// What was written and not kept.
+    pub dropped: Vec<Dropped>,
 }
 
-/// Why a write did not go well.
+/// A write that failed and is attempted again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The child.
+    pub key: ChildKey,
+    /// What the API server said, or why it could not be reached.
+    pub message: String,
+}
+
+/// A write that the API server accepted and changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// The child.
+    pub key: ChildKey,
+    /// The first field that was dropped or changed.
+    pub path: String,
+}
+
+/// What one write did.
+enum Done<'a> {
+    /// The API server made `live` of `child`.
+    Applied { child: &'a Child, live: Live },
+    /// The object is gone, or on its way.
+    Deleted,
+    /// There was nothing to delete.
+    WasGone,
+}
+
+/// Why a write did not succeed.
 enum Trouble {
     Block(Block),
-    Failure(String),
+    Failure(kube::Error),
+}
+
+/// What becomes of fields that another field manager owns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Conflicts {
+    /// The write fails: the object may be somebody else's.
+    Fail,
+    /// They are taken over: the object is ours.
+    TakeOver,
+}
+
+impl Report {
+    /// Whether one of the plugin's rights, or what limits them, is not as wanted.
+    fn lacks_rights(&self, blocked: &[Block]) -> bool {
+        let is_right = |key: &ChildKey| key.kind < ChildKind::DaemonSet;
+        blocked.iter().chain(&self.blocks).any(|block| is_right(block.key()))
+            || self.failures.iter().any(|failed| is_right(&failed.key))
+    }
 }
 
 impl Writer {
@@ -64,127 +121,111 @@ impl Writer {
     ) -> Report {
         let mut report = Report::default();
         for action in actions {
+            // What failed a moment ago waits for its next attempt, whatever else has changed since.
             let attempt = action.attempt();
             if let Some(message) = memory.failing(&attempt, now) {
-                report.failures.push((attempt.key, message.to_owned()));
+                report.failures.push(Failed { key: attempt.key, message: message.to_owned() });
                 continue;
             }
-            let (child, uid, because) = match action {
-                Action::Delete { uid, .. } => {
-                    let because = "it is no longer wanted".into();
-                    self.delete(attempt, &uid, because, &mut report, memory, now).await;
-                    continue;
-                }
-                Action::Remake { uid, because, .. } => {
-                    let because = format!("{because} was different");
-                    self.delete(attempt, &uid, because, &mut report, memory, now).await;
-                    continue;
-                }
-                Action::Create(child) => (child, None, "it was not there".to_owned()),
-                Action::PutRight { child, uid, because } => (child, Some(uid), format!("{because} was different")),
-            };
-            let is_right = |key: &ChildKey| key.kind < ChildKind::DaemonSet;
-            let rights_missing = blocked.iter().chain(&report.blocks).any(|block| is_right(block.key()))
-                || report.failures.iter().any(|(key, _)| is_right(key));
-            if child.key.kind == ChildKind::DaemonSet && rights_missing {
+            if action.applies_plugin() && report.lacks_rights(blocked) {
                 continue;
             }
-            let done = match uid {
-                None => self.create(config, &child).await,
-                Some(uid) => self.put_right(&child, &uid).await,
+
+            let done = match &action {
+                Action::Create(child) => self.create(config, child).await,
+                Action::Correct { child, uid, .. } => self.correct(child, uid).await,
+                Action::Recreate { key, uid, .. } | Action::Delete { key, uid } => self.delete(key, uid).await,
             };
+
             match done {
-                Ok(live) => {
-                    let dropped = memory.settle(&child, &live, now);
-                    report.dropped.extend(dropped.map(|path| (child.key.clone(), path)));
-                    report.written.push((child.key, because));
+                Ok(Done::Applied { child, live }) => {
+                    let because = action.because();
+                    tracing::info!(config = config.name_any(), child = %child.key, %because, "applied");
+                    report.written.push((child.key.clone(), because));
+                    if let Some(path) = memory.settle(child, &live, now) {
+                        tracing::warn!(config = config.name_any(), child = %child.key, path, "not kept as applied");
+                        report.dropped.push(Dropped { key: child.key.clone(), path });
+                    }
                 }
+                Ok(Done::Deleted) => {
+                    let because = action.because();
+                    tracing::info!(config = config.name_any(), child = %attempt.key, %because, "deleted");
+                    memory.clear_failure(&attempt.key);
+                    report.written.push((attempt.key, because));
+                }
+                Ok(Done::WasGone) => memory.clear_failure(&attempt.key),
                 Err(Trouble::Block(block)) => {
                     if let Block::Refused { message, .. } = &block {
-                        memory.refuse(&child, message.clone(), now);
+                        memory.refuse(attempt, message.clone(), now);
                     }
                     self.metrics.failed(Failure::Refused);
                     report.blocks.push(block);
                 }
-                Err(Trouble::Failure(message)) => {
+                Err(Trouble::Failure(error)) => {
+                    let message = message_of(&error);
                     self.metrics.failed(Failure::Write);
-                    tracing::warn!(config = config.name_any(), child = %child.key, error = message, "could not be written");
-                    memory.fail(attempt, message.clone(), now);
-                    report.failures.push((child.key, message));
+                    tracing::warn!(config = config.name_any(), child = %attempt.key, error = message, "write failed, retrying");
+                    report.failures.push(Failed { key: attempt.key.clone(), message: message.clone() });
+                    memory.fail(attempt, message, now);
                 }
             }
         }
         report
     }
 
-    /// Looks first, then applies without force: what somebody else made meanwhile is theirs, and a conflict.
-    async fn create(&self, config: &DraDriverConfig, child: &Child) -> Result<Live, Trouble> {
+    /// Looks first, then applies without force: what somebody else creates meanwhile is theirs, and a conflict.
+    async fn create<'a>(&self, config: &DraDriverConfig, child: &'a Child) -> Result<Done<'a>, Trouble> {
         let api = child_api(&self.client, &self.namespace, child.key.kind);
-        let found = api.get_opt(&child.key.name).await.map_err(|error| Trouble::Failure(in_words(&error)))?;
-        if let Some(found) = found.map(|found| Live::of(child.key.kind, found)) {
-            if !found.is_of(config) {
-                let owner = found.owner_in_words();
-                return Err(Trouble::Block(Block::NameTaken { key: child.key.clone(), owner }));
-            }
-            return self.put_right(child, &found.uid).await;
+        let found = api.get_opt(&child.key.name).await.map_err(Trouble::Failure)?;
+        match found.map(|found| Live::of(child.key.kind, found)) {
+            None => self.apply(child, &child.object, Conflicts::Fail).await,
+            Some(found) if found.is_of(config) => self.correct(child, &found.uid).await,
+            Some(found) => Err(Trouble::Block(Block::NameTaken { key: child.key.clone(), owner: found.owner_name() })),
         }
-        self.apply(child, &child.object, false).await
     }
 
-    /// Applies to the object with that id and no other: the API server refuses to go over to a new one of its name.
-    async fn put_right(&self, child: &Child, uid: &str) -> Result<Live, Trouble> {
+    /// Applies to the object with that id and no other: the API server rejects the id of an object that is gone.
+    async fn correct<'a>(&self, child: &'a Child, uid: &str) -> Result<Done<'a>, Trouble> {
         let mut object = child.object.clone();
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.insert("uid".into(), uid.into());
         }
-        self.apply(child, &object, true).await
+        self.apply(child, &object, Conflicts::TakeOver).await
     }
 
-    async fn apply(&self, child: &Child, object: &Value, force: bool) -> Result<Live, Trouble> {
-        let parameters = PatchParams { force, ..PatchParams::apply(FIELD_MANAGER) };
+    async fn apply<'a>(&self, child: &'a Child, object: &Value, conflicts: Conflicts) -> Result<Done<'a>, Trouble> {
+        let parameters = PatchParams { force: conflicts == Conflicts::TakeOver, ..PatchParams::apply(FIELD_MANAGER) };
         let api = child_api(&self.client, &self.namespace, child.key.kind);
         self.metrics.wrote(child.key.kind.as_str(), Verb::Apply);
         match api.patch(&child.key.name, &parameters, &Patch::Apply(object)).await {
-            Ok(applied) => Ok(Live::of(child.key.kind, applied)),
+            Ok(applied) => Ok(Done::Applied { child, live: Live::of(child.key.kind, applied) }),
             // What the API server finds wrong in the object itself stays wrong; anything else may pass.
             Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
                 Err(Trouble::Block(Block::Refused { key: child.key.clone(), message: status.message.clone() }))
             }
-            Err(error) => Err(Trouble::Failure(in_words(&error))),
+            Err(error) => Err(Trouble::Failure(error)),
         }
     }
 
-    async fn delete(
-        &self,
-        attempt: Attempt,
-        uid: &str,
-        because: String,
-        report: &mut Report,
-        memory: &mut Memory,
-        now: Timestamp,
-    ) {
-        let api = child_api(&self.client, &self.namespace, attempt.key.kind);
-        self.metrics.wrote(attempt.key.kind.as_str(), Verb::Delete);
-        match api.delete(&attempt.key.name, &only(uid)).await {
-            Err(error) if !is_gone(&error) => {
-                self.metrics.failed(Failure::Write);
-                tracing::warn!(child = %attempt.key, %error, "could not be deleted");
-                report.failures.push((attempt.key.clone(), in_words(&error)));
-                memory.fail(attempt, in_words(&error), now);
-            }
-            done => {
-                memory.succeed(&attempt.key);
-                report.written.extend(done.is_ok().then_some((attempt.key, because)));
-            }
+    /// Deletes the object with that id and no other.
+    async fn delete(&self, key: &ChildKey, uid: &str) -> Result<Done<'static>, Trouble> {
+        let api = child_api(&self.client, &self.namespace, key.kind);
+        self.metrics.wrote(key.kind.as_str(), Verb::Delete);
+        match api.delete(&key.name, &only(uid)).await {
+            Ok(_) => Ok(Done::Deleted),
+            Err(error) if is_gone(&error) => Ok(Done::WasGone),
+            Err(error) => Err(Trouble::Failure(error)),
         }
     }
 
-    /// Deletes a slice that no driver is left to take back.
-    pub async fn delete_slice(&self, name: &str, uid: &str) -> Result<(), kube::Error> {
+    /// Deletes a slice that no driver is left to withdraw.
+    pub async fn delete_slice(&self, name: &str, uid: &str) -> Result<(), WriteError> {
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         self.metrics.wrote("ResourceSlice", Verb::Delete);
         match api.delete(name, &only(uid)).await {
-            Err(error) if !is_gone(&error) => Err(error),
+            Err(error) if !is_gone(&error) => {
+                Err(WriteError { what: format!("delete ResourceSlice {name}"), error: error.into() })
+            }
             _ => Ok(()),
         }
     }
@@ -200,8 +241,8 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
 }
 
-/// An error, as short as it is clear.
-pub fn in_words(error: &kube::Error) -> String {
+/// What the API server said, without kube's frame around it; any other error whole.
+fn message_of(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),

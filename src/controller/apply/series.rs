@@ -1,7 +1,7 @@
-//! Writes Events; one that was told a short while ago in the same words only counts on. IO: the Kubernetes API.
+//! Writes Events; one that repeats a recent one only counts up. IO: the Kubernetes API.
 //!
-//! kube's Recorder joins whatever has the same reason, and keeps the words of the first: "1 of 1 nodes" would be said, with
-//! a growing count, of nine nodes. The words of an Event that is there cannot be changed, so other words are another Event.
+//! kube's Recorder joins Events of the same reason and keeps the note of the first: nine nodes would be reported as "1 of 1
+//! nodes", with a growing count. The note of an existing Event cannot be changed, so another note is another Event.
 
 use std::{
     collections::HashMap,
@@ -22,17 +22,17 @@ const JOINED: Duration = Duration::from_mins(6);
 pub struct Series {
     client: Client,
     reporter: Reporter,
-    /// When it was told last, and what joins more of it.
-    told: Mutex<HashMap<Key, (Instant, Recorder)>>,
+    /// When each Event was last published, and the recorder that joins its repetitions.
+    published: Mutex<HashMap<Key, (Instant, Recorder)>>,
 }
 
-/// An object's id, the reason and the words.
+/// An object's id, the reason and the note.
 type Key = (Option<String>, String, Option<String>);
 
 impl Series {
-    /// None is told yet.
+    /// Nothing is published yet.
     pub fn new(client: Client, reporter: Reporter) -> Self {
-        Self { client, reporter, told: Mutex::default() }
+        Self { client, reporter, published: Mutex::default() }
     }
 
     /// Writes an Event about an object.
@@ -42,11 +42,11 @@ impl Series {
 
     fn recorder(&self, event: &Event, about: &ObjectReference) -> Recorder {
         let now = Instant::now();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|_, (at, _)| now.duration_since(*at) < JOINED);
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        published.retain(|_, (at, _)| now.duration_since(*at) < JOINED);
         let key = (about.uid.clone(), event.reason.clone(), event.note.clone());
         let new = || (now, Recorder::new(self.client.clone(), self.reporter.clone()));
-        let (last, recorder) = told.entry(key).or_insert_with(new);
+        let (last, recorder) = published.entry(key).or_insert_with(new);
         *last = now;
         recorder.clone()
     }
@@ -62,7 +62,7 @@ mod tests {
     use crate::controller::status::events::event;
 
     #[tokio::test]
-    async fn other_words_are_another_event_and_the_same_words_count_on() {
+    async fn another_note_is_another_event_and_the_same_note_counts_up() {
         let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         let written = tokio::spawn(async move {
             let mut written = Vec::new();

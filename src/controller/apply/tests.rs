@@ -1,13 +1,14 @@
 //! Writes against a scripted API server: what is sent, and what is made of each answer.
 
 use http::{Request, Response};
-use kube::client::Body;
+use kube::{client::Body, runtime::events::Reporter};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
 use super::*;
 use crate::controller::{
     build::{self, Settings},
+    plan::Difference,
     testing::{at, mk_config, mk_live},
 };
 
@@ -49,11 +50,9 @@ async fn carried_out(actions: Vec<Action>, memory: &mut Memory, script: Vec<Exch
         assert!(server.next_request().await.is_none(), "no request more");
         bodies
     });
-    let writer = Writer {
-        client: Client::new(service, "ns"),
-        namespace: "ns".into(),
-        metrics: Metrics::new(&mut Registry::default()),
-    };
+    let client = Client::new(service, "ns");
+    let events = Series::new(client.clone(), Reporter { controller: "c".into(), instance: None });
+    let writer = Writer { client, namespace: "ns".into(), metrics: Metrics::new(&mut Registry::default()), events };
     let report = writer.carry_out(&config(), actions, &[], memory, at(0)).await;
     drop(writer);
     (report, server.await.unwrap())
@@ -100,7 +99,7 @@ async fn our_own_object_is_put_right_by_force_and_no_other_of_its_name() {
     let wanted = child(ChildKind::DaemonSet);
     let uid = mk_live(&config(), &wanted).uid;
     let script = vec![expect("PATCH", "force=true", 200, wanted.object.clone())];
-    let action = Action::PutRight { child: wanted, uid: uid.clone(), because: ".spec".into() };
+    let action = Action::Correct { child: wanted, uid: uid.clone(), difference: Difference::Changed(".spec".into()) };
     let (report, bodies) = carried_out(vec![action], &mut Memory::default(), script).await;
     assert_eq!(bodies[0]["metadata"]["uid"], uid);
     assert_eq!(report.written.len(), 1);

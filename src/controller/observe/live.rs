@@ -20,7 +20,7 @@ pub struct Live {
     pub uid: String,
     /// Whose it is.
     pub owner: Owner,
-    /// Which of its versions this is: they only grow (KEP-5504); 0 when it is not told.
+    /// Its resource version, which only grows (KEP-5504); 0 where the API server gives none.
     pub version: u64,
     /// Being deleted.
     pub terminating: bool,
@@ -40,13 +40,13 @@ pub enum Owner {
         /// Its name.
         name: String,
     },
-    /// Made by this operator for a config of this name and not controlled by any: as after a restore from a backup, where
-    /// owners' ids are new. It may be taken over.
+    /// Made by this operator for a config of this name, and controlled by no object: after a restore from a backup, owners
+    /// have new ids. The config may take it over.
     Orphan {
         /// The config's name.
         config: String,
     },
-    /// Somebody else's, in words.
+    /// Another owner's, by name.
     Foreign(String),
 }
 
@@ -57,7 +57,7 @@ impl Live {
         let DynamicObject { metadata, mut data, .. } = object;
         let key = ChildKey { kind, name: metadata.name.clone().unwrap_or_default() };
         if let Some(data) = data.as_object_mut() {
-            // A list's items are without.
+            // The items of a list lack both.
             let resource = kind.resource();
             data.insert("apiVersion".into(), json!(resource.api_version));
             data.insert("kind".into(), json!(resource.kind));
@@ -96,8 +96,8 @@ impl Live {
         held.then(|| format!("{} is being deleted and waits for its finalizers: {}", self.key, by()))
     }
 
-    /// Whose it is, in words.
-    pub fn owner_in_words(&self) -> String {
+    /// Whose it is, for messages.
+    pub fn owner_name(&self) -> String {
         match &self.owner {
             Owner::Config { name, .. } | Owner::Orphan { config: name } => format!("DraDriverConfig {name}"),
             Owner::Foreign(words) => words.clone(),
@@ -108,8 +108,8 @@ impl Live {
 fn owner(object: &DynamicObject) -> Owner {
     let controller = object.owner_references().iter().find(|owner| owner.controller == Some(true));
     let labels = object.labels();
-    // A copy has the labels and the owner of what it was copied from. The API server alone writes who applied an object.
-    // Who took all that away can still only be believed.
+    // A copy has the labels and the owner of what it was copied from; only the API server writes who applied an object.
+    // If managedFields were stripped, only the labels are left to trust.
     let ours = object.managed_fields().is_empty()
         || object.managed_fields().iter().any(|fields| {
             fields.manager.as_deref() == Some(FIELD_MANAGER) && fields.operation.as_deref() == Some("Apply")
@@ -126,7 +126,7 @@ fn owner(object: &DynamicObject) -> Owner {
     }
 }
 
-/// The best name there is for who made an object that nothing controls.
+/// The best available name for who made an object that nothing controls.
 fn foreign(object: &DynamicObject) -> String {
     let labels = object.labels();
     let annotations = object.annotations();
@@ -139,7 +139,7 @@ fn foreign(object: &DynamicObject) -> String {
     let manager = object.managed_fields().iter().find_map(|fields| fields.manager.clone());
     match manager {
         Some(manager) => format!("{manager} (its field manager)"),
-        None => "somebody unknown".into(),
+        None => "an unknown owner".into(),
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
         let ours = live(&json!({"name": "a", "ownerReferences": [owner], "managedFields": applied()}));
         assert!(ours.is_of(&config("cpu", "u1")));
         assert!(!ours.is_of(&config("cpu", "u2")));
-        assert_eq!(ours.owner_in_words(), "DraDriverConfig cpu");
+        assert_eq!(ours.owner_name(), "DraDriverConfig cpu");
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         for owners in [json!([]), json!([owner])] {
             let copy = live(&json!({"name": "a", "labels": labels, "ownerReferences": owners, "managedFields": by}));
             assert!(!copy.is_of(&config("cpu", "u1")));
-            assert_eq!(copy.owner_in_words(), "kubectl-create (its field manager)");
+            assert_eq!(copy.owner_name(), "kubectl-create (its field manager)");
         }
     }
 
@@ -219,11 +219,11 @@ mod tests {
                 json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "Thing", "name": "t", "uid": "x", "controller": true}]}),
                 "Thing t",
             ),
-            (json!({"name": "a"}), "somebody unknown"),
+            (json!({"name": "a"}), "an unknown owner"),
         ] {
             let foreign = live(&metadata);
             assert!(!foreign.is_of(&config("a", "u")));
-            assert_eq!(foreign.owner_in_words(), words);
+            assert_eq!(foreign.owner_name(), words);
         }
     }
 }

@@ -22,14 +22,14 @@ use super::{ClaimFacts, Live, NodeFacts, PluginPod};
 use crate::{
     controller::{
         build::{COMPONENT, MANAGED_BY},
-        child::{ChildKey, ChildKind},
+        child::ChildKind,
     },
     slices::pool,
 };
 
-/// A watch that failed; it starts again by itself, with backoff.
+/// A watch that failed; it restarts by itself, with a growing pause.
 #[derive(Debug, thiserror::Error)]
-#[error("watch {what}: {error}; it is tried again")]
+#[error("watching {what} failed, retrying: {error}")]
 pub struct WatchError {
     what: &'static str,
     error: watcher::Error,
@@ -41,11 +41,11 @@ pub type Changes = BoxStream<'static, Result<(), WatchError>>;
 /// Everything watched but the configs themselves.
 #[derive(Clone)]
 pub struct Caches {
-    children: BTreeMap<ChildKind, Store<Kept<Live>>>,
-    slices: Store<Kept<Arc<ResourceSlice>>>,
-    pods: Store<Kept<PluginPod>>,
-    nodes: Store<Kept<NodeFacts>>,
-    claims: Store<Kept<ClaimFacts>>,
+    children: BTreeMap<ChildKind, Store<Cached<Live>>>,
+    slices: Store<Cached<Arc<ResourceSlice>>>,
+    pods: Store<Cached<PluginPod>>,
+    nodes: Store<Cached<NodeFacts>>,
+    claims: Store<Cached<ClaimFacts>>,
 }
 
 impl Caches {
@@ -81,7 +81,7 @@ impl Caches {
         (Self { children, slices, pods, nodes, claims }, futures::stream::select_all(changes).boxed())
     }
 
-    /// Returns when every cache has been filled once; for ever where one cannot be.
+    /// Waits until every cache has been filled once; for ever where one cannot be.
     pub async fn filled(&self) {
         for children in self.children.values() {
             children.wait_until_ready().await.ok();
@@ -95,13 +95,6 @@ impl Caches {
     /// Whether every cache has been filled once.
     pub fn are_ready(&self) -> bool {
         self.filled().now_or_never().is_some()
-    }
-
-    /// A live object by kind and name, as far as it is watched.
-    pub fn child(&self, key: &ChildKey) -> Option<Live> {
-        let store = self.children.get(&key.kind)?;
-        // Namespaced kinds are watched in one namespace only, so that the name is enough.
-        store.find(|kept| kept.value.key == *key).map(|kept| kept.value.clone())
     }
 
     /// All watched objects of children's kinds.
@@ -142,7 +135,7 @@ pub fn child_api(client: &Client, namespace: &str, kind: ChildKind) -> Api<Dynam
     }
 }
 
-fn values<T: Clone>(store: &Store<Kept<T>>) -> Vec<T> {
+fn values<T: Clone>(store: &Store<Cached<T>>) -> Vec<T> {
     store.state().iter().map(|kept| kept.value.clone()).collect()
 }
 
@@ -153,16 +146,16 @@ fn follow<K, T>(
     config: watcher::Config,
     changes: &mut Vec<Changes>,
     keep: impl Fn(K) -> T + Send + Sync + 'static,
-) -> Store<Kept<T>>
+) -> Store<Cached<T>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     K::DynamicType: Clone + Send + Sync,
     T: Clone + PartialEq + Send + Sync + 'static,
 {
-    let writer = Writer::<Kept<T>>::new(());
+    let writer = Writer::<Cached<T>>::new(());
     let store = writer.as_reader();
     let events = watcher(api, config).default_backoff().map(move |event| {
-        event.map(|event| map(event, |object| Kept::of(object, &keep))).map_err(|error| WatchError { what, error })
+        event.map(|event| map(event, |object| Cached::of(object, &keep))).map_err(|error| WatchError { what, error })
     });
     changes.push(visible(writer, events).boxed());
     store
@@ -170,8 +163,8 @@ where
 
 /// Writes events to the cache, and passes on those that change it.
 fn visible<T>(
-    mut writer: Writer<Kept<T>>,
-    events: impl Stream<Item = Result<Event<Kept<T>>, WatchError>> + Send + 'static,
+    mut writer: Writer<Cached<T>>,
+    events: impl Stream<Item = Result<Event<Cached<T>>, WatchError>> + Send + 'static,
 ) -> impl Stream<Item = Result<(), WatchError>> + Send
 where
     T: Clone + PartialEq + Send + Sync + 'static,
@@ -204,15 +197,15 @@ fn map<K, T>(event: Event<K>, keep: impl Fn(K) -> T) -> Event<T> {
     }
 }
 
-/// What is kept of an object, under its name.
+/// What is kept of an object, by its name.
 #[derive(Clone, Debug)]
-struct Kept<T> {
+struct Cached<T> {
     name: String,
     namespace: Option<String>,
     value: T,
 }
 
-impl<T: Clone> Kept<T> {
+impl<T: Clone> Cached<T> {
     fn of<K: Resource>(object: K, keep: impl Fn(K) -> T) -> Self {
         let metadata = object.meta();
         Self {
@@ -227,11 +220,11 @@ impl<T: Clone> Kept<T> {
     }
 }
 
-impl<T> Lookup for Kept<T> {
+impl<T> Lookup for Cached<T> {
     type DynamicType = ();
 
     fn kind((): &()) -> Cow<'_, str> {
-        "Kept".into()
+        "Cached".into()
     }
 
     fn group((): &()) -> Cow<'_, str> {
@@ -267,8 +260,8 @@ impl<T> Lookup for Kept<T> {
 mod tests {
     use super::*;
 
-    fn kept(name: &str, value: u8) -> Kept<u8> {
-        Kept { name: name.into(), namespace: None, value }
+    fn kept(name: &str, value: u8) -> Cached<u8> {
+        Cached { name: name.into(), namespace: None, value }
     }
 
     #[tokio::test]

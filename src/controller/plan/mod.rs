@@ -1,61 +1,45 @@
-//! What to do about the children: create, put right, delete, or nothing. Pure.
+//! What to do about the children: create, correct, recreate, delete, or nothing. Pure.
 
 pub mod deletion;
 pub mod drift;
+mod memory;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hash, Hasher},
-    time::Duration,
-};
+use std::{collections::BTreeSet, fmt};
 
-use jiff::{SignedDuration, Timestamp};
-use serde_json::Value;
+use jiff::Timestamp;
 
+pub use self::memory::{Memory, WATCH_LAG};
 use crate::{
     api::DraDriverConfig,
-    backoff::Backoff,
     controller::{
-        build::Desired,
-        child::{Child, ChildKey},
+        build::{APPLIED_HASH, Desired},
+        child::{Child, ChildKey, ChildKind},
         observe::Live,
     },
 };
 
-/// How long a refusal by the API server stands before the same object is tried again: webhooks and servers change.
-const REFUSAL_STANDS: SignedDuration = SignedDuration::from_mins(10);
-
-/// How long what the API server made of an object is taken for all it makes of it: gates and webhooks change.
-const SETTLED_STANDS: SignedDuration = SignedDuration::from_hours(1);
-
-/// How long a write that failed waits before it is retried.
-const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(2) };
-
-/// How long what was written is taken to be there without the watches' word: by then it has been deleted again.
-pub const WATCH_LAG: SignedDuration = SignedDuration::from_secs(5);
-
-/// One step, carried out as it is.
+/// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Make what is not there; never over what somebody else makes meanwhile.
+    /// Create an object that does not exist; never over one that somebody else creates meanwhile.
     Create(Child),
     /// Apply over our own object.
-    PutRight {
+    Correct {
         /// What is wanted.
         child: Child,
         /// The object it is applied to, and to no other of its name.
         uid: String,
-        /// The first field that differs.
-        because: String,
+        /// What is not as wanted.
+        difference: Difference,
     },
-    /// Delete our own object, to make it anew once it is gone: it has what others added, and to apply takes that not back.
-    Remake {
+    /// Delete our own object, to recreate it once it is gone: others added to it, and an apply does not remove that.
+    Recreate {
         /// Which.
         key: ChildKey,
         /// The object, and no other of its name.
         uid: String,
-        /// The first field that was added.
-        because: String,
+        /// What was added.
+        difference: Difference,
     },
     /// Delete our own object.
     Delete {
@@ -69,15 +53,33 @@ pub enum Action {
 impl Action {
     /// What is attempted.
     pub fn attempt(&self) -> Attempt {
-        let (key, aim) = match self {
-            Self::Create(child) | Self::PutRight { child, .. } => (&child.key, Some(fingerprint(&child.object))),
-            Self::Remake { key, .. } | Self::Delete { key, .. } => (key, None),
-        };
-        Attempt { key: key.clone(), aim }
+        match self {
+            Self::Create(child) | Self::Correct { child, .. } => Attempt::to_apply(child),
+            Self::Recreate { key, .. } | Self::Delete { key, .. } => Attempt { key: key.clone(), aim: None },
+        }
+    }
+
+    /// Why.
+    pub fn because(&self) -> Because {
+        match self {
+            Self::Create(_) => Because::Missing,
+            Self::Correct { difference, .. } | Self::Recreate { difference, .. } => {
+                Because::Differs(difference.clone())
+            }
+            Self::Delete { .. } => Because::Unwanted,
+        }
+    }
+
+    /// Whether it brings the node plugin into being, or changes it.
+    pub fn applies_plugin(&self) -> bool {
+        match self {
+            Self::Create(child) | Self::Correct { child, .. } => child.key.kind == ChildKind::DaemonSet,
+            Self::Recreate { .. } | Self::Delete { .. } => false,
+        }
     }
 }
 
-/// What an action tries: to have the child like this, or not at all.
+/// What an action aims at: to have the child like this, or not at all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// The child.
@@ -85,17 +87,77 @@ pub struct Attempt {
     aim: Option<u64>,
 }
 
-/// Why a child cannot be as wanted until a person mends something.
+impl Attempt {
+    fn to_apply(child: &Child) -> Self {
+        Self { key: child.key.clone(), aim: Some(memory::fingerprint(&child.object)) }
+    }
+}
+
+/// How a live object is not as wanted: the first such field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// The field has another value; an apply corrects it.
+    Changed(String),
+    /// The field was added; only a new object is without it.
+    Added(String),
+}
+
+impl Difference {
+    /// The field's path.
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Changed(path) | Self::Added(path) => path,
+        }
+    }
+
+    fn into_path(self) -> String {
+        match self {
+            Self::Changed(path) | Self::Added(path) => path,
+        }
+    }
+}
+
+/// Why an object is written or deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// It did not exist.
+    Missing,
+    /// It was not as wanted.
+    Differs(Difference),
+    /// It is no longer wanted.
+    Unwanted,
+}
+
+impl Because {
+    /// Whether the object was edited, and its config was not: a config that asks for something else changes the hash of what
+    /// is applied.
+    pub fn is_drift(&self) -> bool {
+        matches!(self, Self::Differs(difference) if !difference.path().contains(APPLIED_HASH))
+    }
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("it did not exist"),
+            Self::Differs(Difference::Changed(path)) => write!(f, "{path} had changed"),
+            Self::Differs(Difference::Added(path)) => write!(f, "{path} had been added"),
+            Self::Unwanted => f.write_str("it is no longer wanted"),
+        }
+    }
+}
+
+/// Why a child cannot be as wanted until a person acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// Somebody else has an object of that name.
+    /// Another owner has an object of that name.
     NameTaken {
         /// The child.
         key: ChildKey,
-        /// Whose it is, in words.
+        /// Who owns it, for messages.
         owner: String,
     },
-    /// The API server takes it not.
+    /// The API server rejects it.
     Refused {
         /// The child.
         key: ChildKey,
@@ -120,111 +182,6 @@ impl Block {
     }
 }
 
-/// What is remembered of one config's children between reconciles; lost with the process, and then learnt anew.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Memory {
-    settled: BTreeMap<ChildKey, (u64, u64, Timestamp)>,
-    written: BTreeMap<ChildKey, (Timestamp, Live)>,
-    refused: BTreeMap<ChildKey, (u64, Timestamp, String)>,
-    failed: BTreeMap<ChildKey, Failed>,
-    /// What was applied and is still there with something added.
-    added_to: BTreeMap<ChildKey, u64>,
-}
-
-/// A write that did not go well and may go well another time.
-#[derive(Clone, Debug, PartialEq)]
-struct Failed {
-    aim: Option<u64>,
-    message: String,
-    /// Failures in a row after the first.
-    repeats: u32,
-    again: Timestamp,
-}
-
-impl Memory {
-    /// The API server took `wanted` and made `live` of it: if the two differ, they will for some time. The first field that
-    /// it did not keep. What is there in addition the first time is somebody's, and not the API server's.
-    pub fn settle(&mut self, wanted: &Child, live: &Live, now: Timestamp) -> Option<String> {
-        self.refused.remove(&wanted.key);
-        self.succeed(&wanted.key);
-        self.settled.remove(&wanted.key);
-        self.written.insert(wanted.key.clone(), (now, live.clone()));
-        let differs = difference(wanted, live)?;
-        let asked = fingerprint(&wanted.object);
-        if matches!(differs, Difference::Added(_)) && self.added_to.insert(wanted.key.clone(), asked) != Some(asked) {
-            return None;
-        }
-        self.settled.insert(wanted.key.clone(), (asked, fingerprint(&live.object), now));
-        Some(differs.into_path())
-    }
-
-    /// The API server refused `wanted`.
-    pub fn refuse(&mut self, wanted: &Child, message: String, now: Timestamp) {
-        self.succeed(&wanted.key);
-        self.refused.insert(wanted.key.clone(), (fingerprint(&wanted.object), now, message));
-    }
-
-    /// It did not go well, and may another time.
-    pub fn fail(&mut self, Attempt { key, aim }: Attempt, message: String, now: Timestamp) {
-        let before = self.failed.get(&key).filter(|failed| failed.aim == aim);
-        let repeats = before.map_or(0, |failed| failed.repeats.saturating_add(1));
-        let again = now.checked_add(BACKOFF.pause(repeats)).unwrap_or(Timestamp::MAX);
-        self.failed.insert(key, Failed { aim, message, repeats, again });
-    }
-
-    /// What was to be done to a child is done.
-    pub fn succeed(&mut self, key: &ChildKey) {
-        self.failed.remove(key);
-    }
-
-    /// Why it is not done now: it failed a short time ago. Whatever else changes in the cluster, it waits.
-    pub fn failing(&self, attempt: &Attempt, now: Timestamp) -> Option<&str> {
-        let failed = self.failed.get(&attempt.key).filter(|failed| now < failed.again)?;
-        (failed.aim == attempt.aim).then_some(&failed.message)
-    }
-
-    /// `live` as it is by now, where the watches have yet to bring back what was written.
-    pub fn catch_up(&mut self, live: Vec<Live>, now: Timestamp) -> Vec<Live> {
-        self.written.retain(|key, (at, written)| {
-            let arrived = live.iter().any(|live| live.key == *key && live.version >= written.version);
-            !arrived && now.duration_since(*at) < WATCH_LAG
-        });
-        self.settled.retain(|_, (.., at)| now.duration_since(*at) < SETTLED_STANDS);
-        let newer = self.written.values().map(|(_, live)| live.clone());
-        live.into_iter().filter(|live| !self.written.contains_key(&live.key)).chain(newer).collect()
-    }
-
-    /// Whether the watches have yet to bring something back.
-    pub fn lags(&self) -> bool {
-        !self.written.is_empty()
-    }
-
-    /// When something that the API server did not keep, or that failed, is worth another try.
-    pub fn next_try(&self, now: Timestamp) -> Option<Timestamp> {
-        let settled = self.settled.values().filter_map(|(.., at)| at.checked_add(SETTLED_STANDS).ok());
-        // One whose time has come and that was not tried is no longer wanted.
-        let failed = self.failed.values().map(|failed| failed.again).filter(|again| *again > now);
-        settled.chain(failed).min()
-    }
-
-    fn is_settled(&self, wanted: &Child, live: &Live) -> bool {
-        self.settled
-            .get(&wanted.key)
-            .is_some_and(|&(asked, made, _)| (asked, made) == (fingerprint(&wanted.object), fingerprint(&live.object)))
-    }
-
-    /// Whether `wanted` was applied, and something that is in addition stayed.
-    fn is_added_to(&self, wanted: &Child) -> bool {
-        self.added_to.get(&wanted.key) == Some(&fingerprint(&wanted.object))
-    }
-
-    fn refusal(&self, wanted: &Child, now: Timestamp) -> Option<&str> {
-        let (hash, at, message) = self.refused.get(&wanted.key)?;
-        let stands = now.duration_since(*at) < REFUSAL_STANDS && *hash == fingerprint(&wanted.object);
-        stands.then_some(message)
-    }
-}
-
 /// What to do, and what cannot be done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -232,35 +189,15 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Known before anything is done.
     pub blocks: Vec<Block>,
-    /// Children that somebody deleted and that are kept by somebody's finalizers, in words.
+    /// Children that were deleted and that finalizers keep, for messages.
     pub held: Vec<String>,
-}
-
-/// How a live object is not as wanted.
-enum Difference {
-    /// To apply puts it right.
-    Changed(String),
-    /// Only a new object does.
-    Added(String),
-}
-
-impl Difference {
-    fn into_path(self) -> String {
-        match self {
-            Self::Changed(path) | Self::Added(path) => path,
-        }
-    }
-}
-
-fn difference(wanted: &Child, live: &Live) -> Option<Difference> {
-    drift::first_intrusion(wanted.key.kind, &wanted.object, &live.object)
-        .map(Difference::Added)
-        .or_else(|| drift::first_difference(&wanted.object, &live.object).map(Difference::Changed))
 }
 
 /// Compares what is wanted with what is live.
 pub fn plan(config: &DraDriverConfig, desired: &Desired, live: &[Live], memory: &Memory, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
+
+    // Each wanted child, in the order of application.
     for child in &desired.children {
         let found = live.iter().find(|live| live.key == child.key);
         match step(config, child, found, memory, now) {
@@ -275,7 +212,8 @@ pub fn plan(config: &DraDriverConfig, desired: &Desired, live: &[Live], memory: 
             .iter()
             .map(|child| Block::Unbuildable { key: child.key.clone(), message: child.message.clone() }),
     );
-    // A class that cannot be built now is not one that is no longer wanted: what it was before stays.
+
+    // Then what is no longer wanted. A class that cannot be built now is still wanted: what it was before stays.
     let wanted: BTreeSet<_> = desired
         .children
         .iter()
@@ -290,6 +228,7 @@ pub fn plan(config: &DraDriverConfig, desired: &Desired, live: &[Live], memory: 
     plan
 }
 
+/// What to do about one child.
 fn step(
     config: &DraDriverConfig,
     child: &Child,
@@ -298,43 +237,42 @@ fn step(
     now: Timestamp,
 ) -> Result<Option<Action>, Block> {
     let key = || child.key.clone();
+
+    // Another owner's object is never written.
     if let Some(live) = live.filter(|live| !live.is_of(config)) {
-        return Err(Block::NameTaken { key: key(), owner: live.owner_in_words() });
+        return Err(Block::NameTaken { key: key(), owner: live.owner_name() });
     }
-    let because = match live {
-        // Applied anew once it is gone: its deletion is an event.
+
+    // An object that is as wanted, or as close to it as the API server lets it be, is left alone.
+    let correction = match live {
+        None => None,
+        // Recreated once it is gone: its deletion is an event.
         Some(live) if live.terminating => return Ok(None),
         Some(live) => match difference(child, live) {
             None => return Ok(None),
             Some(_) if memory.is_settled(child, live) => return Ok(None),
-            Some(Difference::Added(because)) if memory.is_added_to(child) => {
-                return Ok(Some(Action::Remake { key: key(), uid: live.uid.clone(), because }));
+            Some(difference @ Difference::Added(_)) if memory.is_added_to(child) => {
+                return Ok(Some(Action::Recreate { key: key(), uid: live.uid.clone(), difference }));
             }
-            // What is there in addition may be what this one applied before, and then an apply takes it back.
-            Some(Difference::Changed(because) | Difference::Added(because)) => Some((live.uid.clone(), because)),
+            // An addition may be what an earlier version of the config asked for, and an apply then removes it.
+            Some(difference) => Some((live.uid.clone(), difference)),
         },
-        None => None,
     };
+
+    // What the API server has just refused is not sent again.
     if let Some(message) = memory.refusal(child, now) {
         return Err(Block::Refused { key: key(), message: message.into() });
     }
-    Ok(Some(match because {
+    Ok(Some(match correction {
         None => Action::Create(child.clone()),
-        Some((uid, because)) => Action::PutRight { child: child.clone(), uid, because },
+        Some((uid, difference)) => Action::Correct { child: child.clone(), uid, difference },
     }))
 }
 
-/// Of everything but the status.
-fn fingerprint(object: &Value) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    match object.as_object() {
-        None => object.to_string().hash(&mut hasher),
-        Some(map) => map
-            .iter()
-            .filter(|(key, _)| *key != "status")
-            .for_each(|(key, value)| (key, value.to_string()).hash(&mut hasher)),
-    }
-    hasher.finish()
+fn difference(wanted: &Child, live: &Live) -> Option<Difference> {
+    drift::first_intrusion(wanted.key.kind, &wanted.object, &live.object)
+        .map(Difference::Added)
+        .or_else(|| drift::first_difference(&wanted.object, &live.object).map(Difference::Changed))
 }
 
 #[cfg(test)]

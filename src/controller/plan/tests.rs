@@ -48,9 +48,10 @@ fn a_daemon_set_edited_by_hand_is_put_right_and_the_field_named() {
     let mut live = all_live(&config);
     live[5].object["spec"]["template"]["spec"]["containers"][0]["image"] = json!("other");
     let plan = planned(&config, &live);
-    let [Action::PutRight { child, uid, because }] = &plan.actions[..] else { panic!("{plan:?}") };
+    let [Action::Correct { child, uid, difference }] = &plan.actions[..] else { panic!("{plan:?}") };
     assert_eq!((child.key.kind, uid), (ChildKind::DaemonSet, &live[5].uid));
-    assert_eq!(because, ".spec.template.spec.containers[name=\"node-plugin\"].image");
+    let image = ".spec.template.spec.containers[name=\"node-plugin\"].image";
+    assert_eq!(*difference, Difference::Changed(image.into()));
 }
 
 #[test]
@@ -58,7 +59,7 @@ fn a_field_no_longer_wanted_is_taken_back() {
     let before = mk_config("cpu", &json!({"nodePlugin": {"annotations": {"a": "b"}}}));
     let plan = planned(&mk_config("cpu", &json!({})), &all_live(&before));
     assert!(
-        matches!(&plan.actions[..], [Action::PutRight { child, .. }] if child.key.kind == ChildKind::DaemonSet),
+        matches!(&plan.actions[..], [Action::Correct { child, .. }] if child.key.kind == ChildKind::DaemonSet),
         "{plan:?}"
     );
 }
@@ -102,15 +103,15 @@ fn what_others_added_and_no_apply_takes_back_is_made_anew_but_not_where_the_api_
     let wanted = desired(&config);
     let mut live = all_live(&config);
     live[1].object["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]});
-    let because = ".aggregationRule".to_owned();
+    let difference = Difference::Added(".aggregationRule".into());
     let (child, uid) = (wanted.children[1].clone(), live[1].uid.clone());
     // It may be what was applied before.
-    let apply = Action::PutRight { child, uid: uid.clone(), because: because.clone() };
+    let apply = Action::Correct { child, uid: uid.clone(), difference: difference.clone() };
     assert_eq!(planned(&config, &live).actions, [apply]);
     let mut memory = Memory::default();
     assert_eq!(memory.settle(&wanted.children[1], &live[1], at(0)), None);
-    let remake = Action::Remake { key: live[1].key.clone(), uid, because };
-    assert_eq!(plan(&config, &wanted, &live, &memory, at(0)).actions, [remake]);
+    let recreate = Action::Recreate { key: live[1].key.clone(), uid, difference };
+    assert_eq!(plan(&config, &wanted, &live, &memory, at(0)).actions, [recreate]);
     assert_eq!(memory.settle(&wanted.children[1], &live[1], at(0)).as_deref(), Some(".aggregationRule"));
     assert_eq!(plan(&config, &wanted, &live, &memory, at(0)), Plan::default());
 }
@@ -123,7 +124,7 @@ fn a_class_whose_policy_becomes_shorter_is_never_away() {
     let (before, after) = (class(&[one, two]), class(&[one]));
     let live = all_live(&before);
     let actions = planned(&after, &live).actions;
-    assert!(matches!(&actions[..], [Action::PutRight { child, .. }] if child.key.name == "c"), "{actions:?}");
+    assert!(matches!(&actions[..], [Action::Correct { child, .. }] if child.key.name == "c"), "{actions:?}");
 }
 
 #[test]
@@ -194,7 +195,7 @@ fn what_the_api_server_refused_is_not_sent_again_until_it_changes_or_time_has_pa
     let desired = desired(&config);
     let live: Vec<_> = all_live(&config).into_iter().take(5).collect();
     let mut memory = Memory::default();
-    memory.refuse(&desired.children[5], "no".into(), at(0));
+    memory.refuse(Attempt::to_apply(&desired.children[5]), "no".into(), at(0));
     let of = |memory: &Memory, now| plan(&config, &desired, &live, memory, at(now));
     assert_eq!(of(&memory, 599).actions, []);
     assert!(matches!(&of(&memory, 599).blocks[..], [Block::Refused { message, .. }] if message == "no"));

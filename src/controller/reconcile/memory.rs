@@ -1,60 +1,163 @@
-//! What is remembered of one config between looks; lost with the process, and then learnt anew. Pure.
+//! What is remembered of one config between reconciles; lost with the process, and then learnt again. Pure.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::{
     api::{DraDriverConfig, DraDriverConfigStatus},
     controller::{
         judge::{self, Judged},
-        plan::Memory,
+        plan, status,
     },
 };
 
-/// What is remembered of one config between looks.
+/// A status in which only counts changed is written this often at most: claims come and go by the second.
+const COUNTS_EVERY: SignedDuration = SignedDuration::from_secs(5);
+
+/// What is remembered of one config between reconciles.
 #[derive(Debug, Default)]
 pub struct Remembered {
-    pub(in crate::controller) children: Memory,
-    pub(in crate::controller) attempts: u32,
-    pub(in crate::controller) judge: judge::Memory,
-    /// The status last written: its object's version, when, and what it says.
-    pub(in crate::controller) written: Option<(u64, Timestamp, DraDriverConfigStatus)>,
-    /// When a status that waits may be written.
-    pub(in crate::controller) owed: Option<Timestamp>,
-    /// Why a pod cannot be made, and when that was asked.
-    pub(in crate::controller) refusal: Option<(Timestamp, Option<String>)>,
-    pub(in crate::controller) counted: Counted,
+    /// What was done to its children.
+    pub(super) children: plan::Memory,
+    /// What its judge goes on from.
+    pub(super) judge: judge::Memory,
+    /// Its status as this process last wrote it.
+    pub(super) status: WrittenStatus,
+    /// Why pods cannot be created, and when that was asked.
+    pub(super) refusal: Option<(Timestamp, Option<String>)>,
+    /// Its part of the sums in the metrics.
+    pub(super) counted: Counted,
+    /// Failed reconciles in a row.
+    pub(super) failures: u32,
 }
 
-impl Remembered {
-    /// The config with the status it has by now, where the watch has yet to bring back what was written.
-    pub(in crate::controller) fn latest(&self, config: &DraDriverConfig) -> DraDriverConfig {
+/// The status that was written last, and when the next may follow.
+#[derive(Debug, Default)]
+pub struct WrittenStatus {
+    last: Option<Written>,
+    held_back: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Written {
+    /// The object's resource version with this status.
+    version: u64,
+    at: Timestamp,
+    status: DraDriverConfigStatus,
+}
+
+impl WrittenStatus {
+    /// The config with the status it has by now, where the watch has yet to show what was written.
+    pub(super) fn latest(&self, config: &DraDriverConfig) -> DraDriverConfig {
         let version = version(config);
-        let newer = self.written.as_ref().filter(|(written, ..)| *written > version);
-        let status = newer.map(|(.., status)| status.clone());
+        let newer = self.last.as_ref().filter(|written| written.version > version);
+        let status = newer.map(|written| written.status.clone());
         DraDriverConfig { status: status.or_else(|| config.status.clone()), ..config.clone() }
+    }
+
+    /// Whether `after` is written now: not where it says what `before` says, nor, for a moment, where it only counts
+    /// differently.
+    pub(super) fn is_due(
+        &mut self,
+        before: Option<&DraDriverConfigStatus>,
+        after: &DraDriverConfigStatus,
+        now: Timestamp,
+    ) -> bool {
+        self.held_back = None;
+        let Some(before) = before else { return true };
+        if before == after {
+            return false;
+        }
+
+        let next = self.last.as_ref().and_then(|written| written.at.checked_add(COUNTS_EVERY).ok());
+        self.held_back = next.filter(|next| *next > now && status::only_counts_differ(before, after));
+        self.held_back.is_none()
+    }
+
+    /// When a status that was held back may be written.
+    pub(super) fn held_back(&self) -> Option<Timestamp> {
+        self.held_back
+    }
+
+    /// Notes what was written; nothing where the object is gone.
+    pub(super) fn wrote(&mut self, stored: Option<&DraDriverConfig>, status: DraDriverConfigStatus, now: Timestamp) {
+        self.last = stored.map(|stored| Written { version: version(stored), at: now, status });
     }
 }
 
-/// Versions only grow (KEP-5504); 0 when it is not told.
-pub(in crate::controller) fn version(config: &DraDriverConfig) -> u64 {
+/// Resource versions only grow (KEP-5504); 0 where there is none.
+fn version(config: &DraDriverConfig) -> u64 {
     config.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 /// One config's part of the sums in the metrics.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::controller) struct Counted {
-    pub(in crate::controller) ready: i64,
-    pub(in crate::controller) unhealthy: i64,
-    pub(in crate::controller) devices: i64,
+pub(super) struct Counted {
+    pub(super) ready: i64,
+    pub(super) unhealthy: i64,
+    pub(super) devices: i64,
 }
 
 impl Counted {
-    pub(in crate::controller) fn of(judged: &Judged) -> Self {
+    pub(super) fn of(judged: &Judged) -> Self {
         Self {
             ready: judged.rollout.ready.into(),
             unhealthy: i64::try_from(judged.health.unhealthy).unwrap_or(i64::MAX),
             devices: judged.usage.devices.total.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        api::DeviceCounts,
+        controller::testing::{at, mk_config},
+    };
+
+    fn counting(total: i32) -> DraDriverConfigStatus {
+        DraDriverConfigStatus { devices: Some(DeviceCounts { total, ..DeviceCounts::default() }), ..Default::default() }
+    }
+
+    fn stored(version: &str) -> DraDriverConfig {
+        let mut config = mk_config("cpu", &json!({}));
+        config.metadata.resource_version = Some(version.into());
+        config
+    }
+
+    #[test]
+    fn a_status_that_only_counts_differently_is_held_back_for_five_seconds() {
+        let mut written = WrittenStatus::default();
+        assert!(written.is_due(None, &counting(1), at(0)), "the first");
+        assert!(written.is_due(Some(&counting(1)), &counting(2), at(0)), "another process wrote the last one");
+        written.wrote(Some(&stored("7")), counting(2), at(0));
+        for (now, due) in [(0, false), (4, false), (5, true)] {
+            assert_eq!(written.is_due(Some(&counting(2)), &counting(3), at(now)), due, "after {now} s");
+            assert_eq!(written.held_back(), (!due).then_some(at(5)));
+        }
+    }
+
+    #[test]
+    fn a_status_that_says_something_else_is_written_at_once_and_one_that_says_the_same_never() {
+        let mut written = WrittenStatus::default();
+        written.wrote(Some(&stored("7")), counting(2), at(0));
+        assert!(!written.is_due(Some(&counting(2)), &counting(3), at(1)));
+        let renamed = DraDriverConfigStatus { driver_name: Some("other".into()), ..counting(3) };
+        assert!(written.is_due(Some(&counting(2)), &renamed, at(1)));
+        assert_eq!(written.held_back(), None, "nothing is held back any more");
+        assert!(!written.is_due(Some(&counting(2)), &counting(2), at(9)));
+    }
+
+    #[test]
+    fn the_status_that_was_written_stands_until_the_watch_shows_that_version() {
+        let mut written = WrittenStatus::default();
+        written.wrote(Some(&stored("7")), counting(2), at(0));
+        assert_eq!(written.latest(&stored("6")).status, Some(counting(2)));
+        assert_eq!(written.latest(&stored("7")).status, None, "the watch has caught up");
+        written.wrote(None, counting(2), at(0));
+        assert_eq!(written.latest(&stored("6")).status, None, "the object is gone");
     }
 }

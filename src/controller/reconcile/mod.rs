@@ -1,7 +1,10 @@
-//! One look at one config: observe → plan → apply → status. IO: the Kubernetes API.
+//! Reconciles one config: observe → view → plan → apply → judge → status → events. IO: the Kubernetes API.
+//!
+//! [`Context::serve`] and [`Context::finalize`] are the steps in order, and end in the same tail, [`Context::report`]. Each
+//! step says whether it needs the API server; the others only compute.
 
-pub(super) mod memory;
-mod object;
+mod memory;
+mod requeue;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -17,59 +20,44 @@ use kube::{
     ResourceExt,
     runtime::{controller::Action, reflector::Store},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 
-pub use memory::Remembered;
-pub use object::FINALIZER;
-
+use self::{
+    memory::{Counted, Remembered},
+    requeue::{ASK_WHY, LOOK_AGAIN, Requeue, backoff},
+};
 use crate::{
-    api::DraDriverConfig,
-    backoff::Backoff,
+    api::{DraDriverConfig, DraDriverConfigStatus},
     controller::{
-        apply::{Writer, series::Series},
+        apply::{Report, WriteError, Writer, object::has_finalizer},
         build::{self, Settings},
-        judge::{Seen, daemon_set, judge, rollout},
+        judge::{Judged, Seen, daemon_set, judge, rollout},
         metrics::Failure,
-        observe::{self, Caches, Guarded, Live},
+        observe::{self, Caches, Guarded},
         plan::{
             self, Block, Plan, WATCH_LAG,
             deletion::{self, Waiting},
         },
-        status::{self, Facts},
+        status::{self, Facts, events},
         view::{Snapshot, View},
     },
 };
-use memory::Counted;
-use object::write_error;
 
-/// Somebody else's object may go without an event that is watched.
-const LOOK_AGAIN: Duration = Duration::from_mins(1);
-/// Why a pod cannot be made is said some moments after it should have been, and not watched.
-const ASK_WHY: Duration = Duration::from_secs(5);
-/// A look that takes longer hangs; the client itself gives an answer up only after minutes.
-const LONGEST_LOOK: Duration = Duration::from_mins(1);
-/// Between attempts.
-const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(2) };
+/// A reconcile that takes longer hangs; the client itself gives up on an answer only after minutes.
+const LONGEST: Duration = Duration::from_mins(1);
 
-/// Why a look ended early.
+/// Why a reconcile ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The status or the finalizer of an object could not be written.
-    #[error("write the {what} of DraDriverConfig {name}: {error}")]
-    Write {
-        /// What.
-        what: &'static str,
-        /// Which object.
-        name: String,
-        /// Why.
-        error: Box<kube::Error>,
-    },
+    /// The config or one of its slices could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// The API server does not answer.
-    #[error("the look at a DraDriverConfig took more than {} s and was given up", LONGEST_LOOK.as_secs())]
-    Hangs,
+    #[error("reconciling timed out after {} s", LONGEST.as_secs())]
+    TimedOut,
 }
 
-/// What every look needs.
+/// What every reconcile needs.
 pub struct Context {
     /// Writes.
     pub writer: Writer,
@@ -79,22 +67,20 @@ pub struct Context {
     pub caches: Caches,
     /// The configs.
     pub configs: Store<Guarded>,
-    /// What a look costs.
+    /// What a reconcile costs.
     pub pace: Arc<Pace>,
     /// What the cluster lacks.
     pub lacks: watch::Receiver<Option<String>>,
-    /// Events.
-    pub events: Series,
     /// What is remembered of each config, by its id.
     pub remembered: Mutex<HashMap<String, Remembered>>,
 }
 
-/// How long the last look computed, without waiting for answers.
+/// How long the last reconcile computed, without the time it waited for answers.
 #[derive(Debug, Default)]
 pub struct Pace(AtomicU64);
 
 impl Pace {
-    /// How long the last look computed.
+    /// How long the last reconcile computed.
     pub fn last(&self) -> Duration {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
     }
@@ -104,78 +90,13 @@ impl Pace {
     }
 }
 
-/// Looks at one config and brings the cluster closer to it.
+/// Reconciles one config, and says when to do so again. What [`Controller`](kube::runtime::Controller) calls.
 pub async fn reconcile(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Error> {
-    tokio::time::timeout(LONGEST_LOOK, look(guarded, context)).await.map_err(|_| Error::Hangs)?
+    let reconciled = reconcile_once(&guarded, &context, Timestamp::now());
+    timeout(LONGEST, reconciled).await.map_err(|_| Error::TimedOut)?
 }
 
-async fn look(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Error> {
-    let _timing = context.writer.metrics.time();
-    let config = &guarded.config;
-    let lacks = context.lacks.borrow().clone();
-    if lacks.is_none() && !context.caches.are_ready() {
-        // The last cache to be filled is an event.
-        return Ok(Action::await_change());
-    }
-    let now = Timestamp::now();
-    let id = config.uid().unwrap_or_default();
-    let mut memory = context.remember(&id);
-    let mut snapshot = context.snapshot();
-    snapshot.children = memory.children.catch_up(snapshot.children, now);
-    let config = &memory.latest(config);
-    let view = View::new(config, &snapshot);
-    let looked = if config.metadata.deletion_timestamp.is_some() {
-        context.go(config, &snapshot, &view, &mut memory, now).await
-    } else if let Some(error) = &guarded.invalid {
-        context.say_invalid(config, error, &mut memory, now).await
-    } else {
-        context.serve(config, &snapshot, &view, lacks.as_deref(), &mut memory, now).await
-    };
-    memory.attempts = if looked.is_ok() { 0 } else { memory.attempts.saturating_add(1) };
-    let pause = BACKOFF.pause(memory.attempts.saturating_sub(1));
-    let lag = memory.children.lags().then(|| Duration::try_from(WATCH_LAG).unwrap_or_default());
-    let due = memory.owed.into_iter().chain(memory.children.next_try(now)).map(|at| until(at, now));
-    let due: Vec<_> = lag.into_iter().chain(due).collect();
-    let gone = matches!(&looked, Ok(looked) if looked.gone);
-    context.keep(id, memory, gone);
-    let looked = match looked {
-        Ok(looked) => looked,
-        Err(error) => {
-            tracing::warn!(%error, retry_in = ?pause, "reconcile");
-            return Ok(Action::requeue(pause));
-        }
-    };
-    Ok(looked.next(due.into_iter(), now))
-}
-
-/// What a look came to.
-#[derive(Default)]
-struct Looked {
-    blocks: Vec<Block>,
-    next_deadline: Option<Timestamp>,
-    /// Whether pods that should be there are not, and whether it is known why.
-    podless: Option<bool>,
-    gone: bool,
-}
-
-impl Looked {
-    fn next(&self, others: impl Iterator<Item = Duration>, now: Timestamp) -> Action {
-        let taken = self.blocks.iter().any(|block| !matches!(block, Block::Unbuildable { .. }));
-        let look_again = taken.then_some(LOOK_AGAIN);
-        let deadline = self.next_deadline.map(|due| until(due, now));
-        let podless = self.podless.map(|why| if why { LOOK_AGAIN } else { ASK_WHY });
-        match look_again.into_iter().chain(deadline).chain(podless).chain(others).min() {
-            Some(pause) => Action::requeue(pause),
-            None => Action::await_change(),
-        }
-    }
-}
-
-fn until(due: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(due.duration_since(now)).unwrap_or_default().max(Duration::from_millis(100))
-}
-
-/// After an error that came of reconcile itself.
+/// After a reconcile that itself returned an error.
 #[expect(clippy::needless_pass_by_value, reason = "the shape kube's Controller asks for")]
 pub fn on_error(_: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action {
     context.writer.metrics.failed(Failure::Reconcile);
@@ -183,7 +104,273 @@ pub fn on_error(_: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action
     Action::requeue(Duration::from_secs(5))
 }
 
+async fn reconcile_once(guarded: &Guarded, context: &Context, now: Timestamp) -> Result<Action, Error> {
+    let _timing = context.writer.metrics.time();
+
+    // Nothing is decided on half a cluster. Caches that watch a missing API never fill, and then it is known what is missing.
+    let lacks = context.lacks.borrow().clone();
+    if lacks.is_none() && !context.caches.are_ready() {
+        // The last cache to fill is an event.
+        return Ok(Action::await_change());
+    }
+
+    // Observe: what the watches have brought, and what was written since.
+    let id = guarded.uid().unwrap_or_default();
+    let mut memory = context.recall(&id);
+    let mut snapshot = context.snapshot();
+    snapshot.children = memory.children.catch_up(snapshot.children, now);
+    let config = &memory.status.latest(&guarded.config);
+
+    // View: what of that is this config's.
+    let view = View::new(config, &snapshot);
+
+    // The other steps depend on whether the config is to be served, or to go.
+    let subject = Subject { config, snapshot: &snapshot, view: &view, now };
+    let reconciled = if config.metadata.deletion_timestamp.is_some() {
+        context.finalize(subject, &mut memory).await
+    } else if let Some(error) = &guarded.invalid {
+        context.reject(subject, error, &mut memory).await
+    } else {
+        context.serve(subject, lacks.as_deref(), &mut memory).await
+    };
+
+    // When to come back. A failure is not fatal: the next attempt starts from what is there then.
+    memory.failures = if reconciled.is_ok() { 0 } else { memory.failures.saturating_add(1) };
+    let action = match &reconciled {
+        Ok(Outcome::Gone) => Action::await_change(),
+        Ok(Outcome::Remains(next)) => next.requeue(&memory, now).action(),
+        Err(error) => {
+            let pause = backoff(memory.failures);
+            tracing::warn!(%error, retry_in = ?pause, "reconcile");
+            Action::requeue(pause)
+        }
+    };
+    if !matches!(reconciled, Ok(Outcome::Gone)) {
+        context.remember(id, memory);
+    }
+    context.forget();
+    Ok(action)
+}
+
+/// What a reconcile works on.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    /// The config, with the status it has by now.
+    config: &'a DraDriverConfig,
+    /// The cluster.
+    snapshot: &'a Snapshot,
+    /// The config's part of it.
+    view: &'a View<'a>,
+    /// Now.
+    now: Timestamp,
+}
+
+/// What the steps before the judge came to.
+#[derive(Default)]
+struct Findings<'a> {
+    /// What the cluster lacks.
+    lacks: Option<&'a str>,
+    /// Why pods that should exist cannot be created.
+    refusal: Option<String>,
+    /// What the plan was blocked by, and what the writes met.
+    blocks: Vec<Block>,
+    /// Children that were deleted and that finalizers keep.
+    held: Vec<String>,
+    /// What came of the writes.
+    report: Report,
+    /// What the deletion waits for.
+    waiting: Option<Waiting>,
+}
+
+/// What a reconcile came to.
+enum Outcome {
+    /// The config is gone, or is not ours to keep.
+    Gone,
+    /// The config is there; this may change without an event.
+    Remains(Next),
+}
+
+/// What may change without an event.
+#[derive(Default)]
+struct Next {
+    /// Whether an object is blocked by what is not watched.
+    is_blocked: bool,
+    /// When a node or a pod will have taken too long.
+    deadline: Option<Timestamp>,
+    /// Whether pods that should exist do not, and whether it is known why.
+    podless: Option<bool>,
+}
+
+impl Next {
+    fn requeue(&self, memory: &Remembered, now: Timestamp) -> Requeue {
+        let mut requeue = Requeue::default();
+        if self.is_blocked {
+            requeue.within(LOOK_AGAIN);
+        }
+        if let Some(is_known_why) = self.podless {
+            requeue.within(if is_known_why { LOOK_AGAIN } else { ASK_WHY });
+        }
+        requeue.at(self.deadline, now);
+
+        // What memory holds back or distrusts for a while.
+        if memory.children.lags() {
+            requeue.within(Duration::try_from(WATCH_LAG).unwrap_or_default());
+        }
+        requeue.at(memory.children.next_try(now), now);
+        requeue.at(memory.status.held_back(), now);
+        requeue
+    }
+}
+
 impl Context {
+    /// Brings about what the config asks for.
+    async fn serve(
+        &self,
+        subject: Subject<'_>,
+        lacks: Option<&str>,
+        memory: &mut Remembered,
+    ) -> Result<Outcome, Error> {
+        let Subject { config, snapshot, view, now } = subject;
+
+        // Observe (API, only while pods are missing): why they cannot be created.
+        let refusal = self.refusal(subject, memory).await;
+
+        // Plan: build what is wanted and compare it with what is live. Nothing is rolled out where the cluster lacks the API,
+        // or where an older config has the nodes.
+        let may_roll_out = lacks.is_none() && view.overlap.is_none();
+        let plan = if may_roll_out {
+            let desired = build::children(config, &self.settings);
+            plan::plan(config, &desired, &snapshot.children, &memory.children, now)
+        } else {
+            Plan::default()
+        };
+
+        // Apply (API). The finalizer comes first: what is created must not outlive the config.
+        if may_roll_out {
+            self.writer.add_finalizer(config).await?;
+        }
+        let mut report = self.writer.carry_out(config, plan.actions, &plan.blocks, &mut memory.children, now).await;
+        let mut blocks = plan.blocks;
+        blocks.append(&mut report.blocks);
+
+        // Judge, status (API), events (API).
+        let findings = Findings { lacks, refusal, blocks, held: plan.held, report, waiting: None };
+        self.report(subject, findings, memory).await
+    }
+
+    /// Takes the next step of the config's deletion.
+    async fn finalize(&self, subject: Subject<'_>, memory: &mut Remembered) -> Result<Outcome, Error> {
+        let Subject { config, snapshot, view, now } = subject;
+        if !has_finalizer(config) {
+            return Ok(Outcome::Gone);
+        }
+
+        // Plan: what can go by now, and what the rest waits for.
+        let step = deletion::step(config, &snapshot.children, view);
+
+        // Apply (API).
+        let report = self.writer.carry_out(config, step.actions, &[], &mut memory.children, now).await;
+        for (name, uid) in &step.slices {
+            self.writer.delete_slice(name, uid).await?;
+        }
+        if step.waiting.is_none() && report.failures.is_empty() {
+            self.writer.remove_finalizer(config).await?;
+            return Ok(Outcome::Gone);
+        }
+
+        // Judge, status (API), events (API).
+        let waiting = step.waiting.unwrap_or_else(|| Waiting::Children("some objects could not be deleted yet".into()));
+        let findings = Findings { report, waiting: Some(waiting), ..Findings::default() };
+        self.report(subject, findings, memory).await
+    }
+
+    /// Says of a config that cannot be parsed that it cannot. What exists for it is left as it is.
+    async fn reject(&self, subject: Subject<'_>, error: &str, memory: &mut Remembered) -> Result<Outcome, Error> {
+        let Subject { config, now, .. } = subject;
+        let before = config.status.clone().unwrap_or_default();
+        let status = status::invalid(&before, config.metadata.generation, error, now);
+        if status != before {
+            self.writer.metrics.failed(Failure::InvalidObject);
+        }
+        self.publish(config, status, &Report::default(), memory, now).await?;
+        Ok(Outcome::Remains(Next::default()))
+    }
+
+    /// The tail of every reconcile: judges what is there now, and says so in the status and in Events.
+    async fn report(
+        &self,
+        subject: Subject<'_>,
+        findings: Findings<'_>,
+        memory: &mut Remembered,
+    ) -> Result<Outcome, Error> {
+        let Subject { config, snapshot, view, now } = subject;
+        let Findings { lacks, refusal, blocks, held, report, waiting } = findings;
+
+        // Judge: the roll-out, the health of its devices, and how they are used, with what was just written.
+        let children = memory.children.catch_up(snapshot.children.clone(), now);
+        let start = Instant::now();
+        let seen = Seen { children: &children, claims: &snapshot.claims, view, refusal: refusal.as_deref() };
+        let judged = judge(config, seen, &mut memory.judge, now);
+        self.pace.note(start.elapsed());
+        memory.counted = Counted::of(&judged);
+
+        // Status.
+        let status = status::status(&Facts {
+            config,
+            lacks,
+            // What goes need not give way.
+            overlap: view.overlap.as_ref().filter(|_| waiting.is_none()),
+            blocks: &blocks,
+            held: &held,
+            failures: &report.failures,
+            deletion: waiting.as_ref(),
+            rollout: &judged.rollout,
+            health: &judged.health,
+            usage: &judged.usage,
+            now,
+        });
+
+        // Status and events (API).
+        self.publish(config, status, &report, memory, now).await?;
+
+        let Judged { rollout, .. } = &judged;
+        Ok(Outcome::Remains(Next {
+            is_blocked: blocks.iter().any(|block| !matches!(block, Block::Unbuildable { .. })),
+            deadline: judged.next_deadline(),
+            podless: (waiting.is_none() && rollout.missing > 0).then_some(refusal.is_some()),
+        }))
+    }
+
+    /// Writes the status where it says something new, and the Events that the change and the writes are worth.
+    async fn publish(
+        &self,
+        config: &DraDriverConfig,
+        status: DraDriverConfigStatus,
+        report: &Report,
+        memory: &mut Remembered,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let mut events = events::of_writes(config, report);
+
+        let mut written = Ok(());
+        if memory.status.is_due(config.status.as_ref(), &status, now) {
+            match self.writer.write_status(config, &status).await {
+                Ok(stored) => {
+                    events.extend(events::of_status(config.status.as_ref(), &status));
+                    memory.status.wrote(stored.as_ref(), status, now);
+                }
+                Err(error) => written = Err(error.into()),
+            }
+        }
+
+        // Also where the status could not be written: the writes are not repeated.
+        for event in &events {
+            self.writer.publish_event(config, event).await;
+        }
+        written
+    }
+
+    /// What the watches have brought.
     fn snapshot(&self) -> Snapshot {
         let configs = self.configs.state();
         Snapshot {
@@ -196,121 +383,18 @@ impl Context {
         }
     }
 
-    /// Which configs there are, and of which generation: what one may do hangs on the others.
-    pub fn generations(&self) -> BTreeSet<(Option<String>, Option<i64>, bool)> {
-        let configs = self.configs.state();
-        let of = |config: &Guarded| {
-            let metadata = &config.config.metadata;
-            (metadata.uid.clone(), metadata.generation, metadata.deletion_timestamp.is_some())
-        };
-        configs.iter().map(|config| of(config)).collect()
-    }
-
-    /// Brings about what the config asks for.
-    async fn serve(
-        &self,
-        config: &DraDriverConfig,
-        snapshot: &Snapshot,
-        view: &View<'_>,
-        lacks: Option<&str>,
-        memory: &mut Remembered,
-        now: Timestamp,
-    ) -> Result<Looked, Error> {
-        let desired = build::children(config, &self.settings);
-        let Plan { actions, mut blocks, held } = if lacks.is_none() && view.overlap.is_none() {
-            self.add_finalizer(config).await?;
-            plan::plan(config, &desired, &snapshot.children, &memory.children, now)
-        } else {
-            Plan::default()
-        };
-        let mut report = self.writer.carry_out(config, actions, &blocks, &mut memory.children, now).await;
-        blocks.append(&mut report.blocks);
-        let children = memory.children.catch_up(snapshot.children.clone(), now);
-        let refusal = self.refusal(daemon_set(config, &children), view, memory, now).await;
-        let start = Instant::now();
-        let seen = Seen { children: &children, claims: &snapshot.claims, view, refusal: refusal.as_deref() };
-        let judged = judge(config, seen, &mut memory.judge, now);
-        memory.counted = Counted::of(&judged);
-        self.pace.note(start.elapsed());
-        let status = status::status(&Facts {
-            config,
-            lacks,
-            overlap: view.overlap.as_ref(),
-            blocks: &blocks,
-            held: &held,
-            failures: &report.failures,
-            deletion: None,
-            rollout: &judged.rollout,
-            health: &judged.health,
-            usage: &judged.usage,
-            now,
-        });
-        self.tell_written(config, &report).await;
-        self.write_status(config, status, memory, now).await?;
-        let podless = (judged.rollout.missing > 0).then_some(refusal.is_some());
-        let next_deadline = judged.next_deadline();
-        Ok(Looked { blocks, next_deadline, podless, gone: false })
-    }
-
-    /// Takes the next step of the config's deletion.
-    async fn go(
-        &self,
-        config: &DraDriverConfig,
-        snapshot: &Snapshot,
-        view: &View<'_>,
-        memory: &mut Remembered,
-        now: Timestamp,
-    ) -> Result<Looked, Error> {
-        if !config.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-            return Ok(Looked { gone: true, ..Looked::default() });
-        }
-        let step = deletion::step(config, &snapshot.children, view);
-        let report = self.writer.carry_out(config, step.actions, &[], &mut memory.children, now).await;
-        for (name, uid) in &step.slices {
-            self.writer.delete_slice(name, uid).await.map_err(|error| write_error("slices", config, error))?;
-        }
-        self.tell_written(config, &report).await;
-        if step.waiting.is_none() && report.failures.is_empty() {
-            self.remove_finalizer(config).await?;
-            return Ok(Looked { gone: true, ..Looked::default() });
-        }
-        let seen = Seen { children: &snapshot.children, claims: &snapshot.claims, view, refusal: None };
-        let judged = judge(config, seen, &mut memory.judge, now);
-        memory.counted = Counted::of(&judged);
-        let waiting = step.waiting.unwrap_or_else(|| Waiting::Children("objects could not be deleted yet".into()));
-        let status = status::status(&Facts {
-            config,
-            lacks: None,
-            overlap: None,
-            blocks: &[],
-            held: &[],
-            failures: &report.failures,
-            deletion: Some(&waiting),
-            rollout: &judged.rollout,
-            health: &judged.health,
-            usage: &judged.usage,
-            now,
-        });
-        self.write_status(config, status, memory, now).await?;
-        let next_deadline = judged.next_deadline();
-        Ok(Looked { next_deadline, ..Looked::default() })
-    }
-
-    /// Why pods that should be there cannot be made, where there are any.
-    /// Not asked for at each look: a cluster that changes looks often.
-    async fn refusal(
-        &self,
-        daemon_set: Option<&Live>,
-        view: &View<'_>,
-        memory: &mut Remembered,
-        now: Timestamp,
-    ) -> Option<String> {
+    /// Why pods that should exist cannot be created, where some are missing. Asked every few seconds at most: a cluster that
+    /// changes often is reconciled often.
+    async fn refusal(&self, subject: Subject<'_>, memory: &mut Remembered) -> Option<String> {
+        let Subject { config, snapshot, view, now } = subject;
+        let daemon_set = daemon_set(config, &snapshot.children);
         let daemon_set = daemon_set.filter(|_| rollout::missing(daemon_set, &view.pods) > 0)?;
         if let Some((at, answer)) = &memory.refusal
             && Duration::try_from(now.duration_since(*at)).unwrap_or_default() < ASK_WHY
         {
             return answer.clone();
         }
+
         let asked = observe::refusal(&self.writer.client, &self.writer.namespace, &daemon_set.uid, now).await;
         let answer = asked.unwrap_or_else(|error| {
             tracing::warn!(%error, "list the Events of the node plugin's DaemonSet");
@@ -320,25 +404,30 @@ impl Context {
         answer
     }
 
-    fn remember(&self, id: &str) -> Remembered {
+    /// Which configs exist, and in which generation: what one may do depends on the others.
+    pub fn generations(&self) -> BTreeSet<(Option<String>, Option<i64>, bool)> {
+        let configs = self.configs.state();
+        let of = |config: &Guarded| {
+            let metadata = &config.config.metadata;
+            (metadata.uid.clone(), metadata.generation, metadata.deletion_timestamp.is_some())
+        };
+        configs.iter().map(|config| of(config)).collect()
+    }
+
+    fn recall(&self, id: &str) -> Remembered {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(id).unwrap_or_default()
     }
 
-    /// Keeps what is to be remembered, and adds the config's counts to the metrics.
-    fn keep(&self, id: String, memory: Remembered, gone: bool) {
-        let mut all = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        if !gone {
-            all.insert(id, memory);
-        }
-        drop(all);
-        self.forget();
+    fn remember(&self, id: String, memory: Remembered) {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).insert(id, memory);
     }
 
-    /// Forgets configs that are no more, also those that went without a word, and counts the others.
+    /// Forgets configs that no longer exist, and sums up the others in the metrics.
     pub fn forget(&self) {
-        let there: HashSet<_> = self.configs.state().iter().filter_map(|guarded| guarded.uid()).collect();
+        let existing: HashSet<_> = self.configs.state().iter().filter_map(|guarded| guarded.uid()).collect();
         let mut all = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|id, _| there.contains(id));
+        all.retain(|id, _| existing.contains(id));
+
         let sum = |part: fn(&Counted) -> i64| all.values().map(|one| part(&one.counted)).sum();
         let metrics = &self.writer.metrics;
         metrics.nodes_ready.set(sum(|one| one.ready));

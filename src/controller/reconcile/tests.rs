@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::*;
-use crate::controller::metrics::Metrics;
+use crate::controller::{
+    apply::{object::FINALIZER, series::Series},
+    metrics::Metrics,
+};
 
 /// A context over an API server that answers every write to a config with `answer`.
 struct Scene {
@@ -46,13 +49,13 @@ impl Scene {
                 client: client.clone(),
                 namespace: "ns".into(),
                 metrics: Metrics::new(&mut Registry::default()),
+                events: Series::new(client.clone(), Reporter { controller: "c".into(), instance: None }),
             },
             settings: Settings { namespace: "ns".into(), image: "i".into(), ..Settings::default() },
             caches: Caches::new(&client, "ns").0,
             configs: store,
             pace: Arc::default(),
             lacks: watch::channel(Some("no API".to_owned())).1,
-            events: Series::new(client, Reporter { controller: "c".into(), instance: None }),
             remembered: HashMap::new().into(),
         };
         Self { context: Arc::new(context), configs, sent, server }

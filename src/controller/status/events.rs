@@ -1,16 +1,49 @@
-//! Which Events a change of status is worth. Pure.
+//! Which Events a reconcile is worth. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::{Event, EventType};
 
 use crate::{
-    api::{ClassStatus, conditions::ConditionType},
-    controller::judge::usage::ABORTS_CLAIMS,
+    api::{ClassStatus, DraDriverConfig, DraDriverConfigStatus, conditions::ConditionType},
+    controller::{
+        apply::{Dropped, Report},
+        child::ChildKey,
+        judge::usage::ABORTS_CLAIMS,
+    },
 };
+
+/// An Event for each object of ours that somebody had edited and that was corrected, and a warning for each that the API
+/// server accepted and changed. The objects of a new or edited config are written without one: that is no news.
+pub fn of_writes(config: &DraDriverConfig, report: &Report) -> Vec<Event> {
+    let observed = config.status.as_ref().and_then(|status| status.observed_generation);
+    let is_settled = config.metadata.generation == observed;
+    let was_kept = |key: &ChildKey| report.dropped.iter().all(|dropped| dropped.key != *key);
+    let corrected =
+        report.written.iter().filter(|(key, because)| is_settled && because.is_drift() && was_kept(key)).map(
+            |(key, because)| event(EventType::Normal, "DriftCorrected", "Apply", format!("corrected {key}: {because}")),
+        );
+
+    let changed = report.dropped.iter().map(|Dropped { key, path }| {
+        let note = format!(
+            "the API server accepted {key} but dropped or changed {path}: check feature gates and mutating webhooks"
+        );
+        event(EventType::Warning, "NotKept", "Apply", note)
+    });
+    corrected.chain(changed).collect()
+}
+
+/// The Events of a change of status.
+pub fn of_status(before: Option<&DraDriverConfigStatus>, after: &DraDriverConfigStatus) -> Vec<Event> {
+    let (conditions, classes) =
+        before.map(|before| (&before.conditions[..], &before.device_classes[..])).unwrap_or_default();
+    let mut events = transitions(conditions, &after.conditions);
+    events.extend(aborting(classes, &after.device_classes));
+    events
+}
 
 /// One Event for each condition that came, went over, or changed its reason; none for what only moved on in words, and
 /// none for health but where it was lost and is back: each node that joins makes it unknown for a while.
-pub fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
+fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
     let told = [
         (ConditionType::Ready, "True", EventType::Normal),
         (ConditionType::Stalled, "True", EventType::Warning),
@@ -37,7 +70,7 @@ pub fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
 }
 
 /// A warning for each class that has come to abort claims: nothing else tells of it but its claims, which wait.
-pub fn aborting(before: &[ClassStatus], after: &[ClassStatus]) -> Vec<Event> {
+fn aborting(before: &[ClassStatus], after: &[ClassStatus]) -> Vec<Event> {
     let aborts = |class: &ClassStatus| class.reason.as_deref() == Some(ABORTS_CLAIMS);
     let known = |name: &str| before.iter().any(|class| class.name == name && aborts(class));
     let new = after.iter().filter(|class| aborts(class) && !known(&class.name));

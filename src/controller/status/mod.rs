@@ -15,7 +15,8 @@ use crate::{
         conditions::{self, ConditionType, Reason, Stated},
     },
     controller::{
-        child::{ChildKey, ChildKind},
+        apply::Failed,
+        child::ChildKind,
         judge::{
             health::SliceHealth,
             rollout::{Progress, Rollout},
@@ -45,7 +46,7 @@ pub struct Facts<'a> {
     /// Children that somebody deleted and that somebody's finalizers keep, in words.
     pub held: &'a [String],
     /// What could not be written this time.
-    pub failures: &'a [(ChildKey, String)],
+    pub failures: &'a [Failed],
     /// What the deletion waits for.
     pub deletion: Option<&'a Waiting>,
     /// The roll-out.
@@ -208,7 +209,7 @@ fn reconciling(facts: &Facts<'_>) -> Option<(Reason, String)> {
     if facts.lacks.is_some() || facts.overlap.is_some() {
         return None;
     }
-    if let Some((key, message)) = facts.failures.first() {
+    if let Some(Failed { key, message }) = facts.failures.first() {
         return Some((Reason::Retrying, format!("{key} could not be written, it is tried again: {message}")));
     }
     if let Some(held) = facts.held.first() {

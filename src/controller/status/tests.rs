@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     api::{DeviceCounts, Problem, Problems},
     controller::{
-        child::ChildKind,
+        child::{ChildKey, ChildKind},
         testing::{at, mk_config},
     },
 };
@@ -55,7 +55,7 @@ struct Held {
     unhealthy: SliceHealth,
     usage: Usage,
     taken: [Block; 2],
-    failures: [(ChildKey, String); 1],
+    failures: [Failed; 1],
     kept: [String; 1],
     waiting: Waiting,
     overlap: Overlap,
@@ -95,7 +95,7 @@ impl Default for Held {
                 Block::NameTaken { key: key(ChildKind::DeviceClass, "a"), owner: "Helm release x".into() },
                 Block::Refused { key: key(ChildKind::DaemonSet, "d"), message: "no".into() },
             ],
-            failures: [(key(ChildKind::DaemonSet, "d"), "etcd is away".into())],
+            failures: [Failed { key: key(ChildKind::DaemonSet, "d"), message: "etcd is away".into() }],
             kept: ["DaemonSet d is being deleted and waits for its finalizers: f".into()],
             waiting: Waiting::Claims("waiting for ns/c".into()),
             overlap: Overlap { older: "b".into(), driver: "b.cpu".into(), shared: SharedNodes::Node("n".into()) },

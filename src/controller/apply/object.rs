@@ -1,0 +1,114 @@
+//! Writes to the config itself: its finalizer, its status, and Events about it. IO: the Kubernetes API.
+
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::events::Event,
+};
+use serde_json::{Value, json};
+
+use super::{WriteError, Writer};
+use crate::{
+    api::{DraDriverConfig, DraDriverConfigStatus},
+    controller::{build::FIELD_MANAGER, metrics::Verb, observe::Guarded},
+};
+
+/// Keeps the object until its claims are released and its children are gone.
+pub const FINALIZER: &str = "dra-operator.dev/claims";
+
+/// What of the config is written.
+#[derive(Clone, Copy)]
+enum Part {
+    Status,
+    Finalizer,
+}
+
+impl Writer {
+    /// Makes the object wait for us once it is deleted.
+    pub async fn add_finalizer(&self, config: &DraDriverConfig) -> Result<(), WriteError> {
+        if has_finalizer(config) {
+            return Ok(());
+        }
+        let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": config.uid()})];
+        if config.finalizers().is_empty() {
+            // Adding a list replaces one that another writer has added meanwhile.
+            patch.push(json!({"op": "test", "path": "/metadata/finalizers", "value": null}));
+            patch.push(json!({"op": "add", "path": "/metadata/finalizers", "value": [FINALIZER]}));
+        } else {
+            patch.push(json!({"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER}));
+        }
+        self.patch(config, Part::Finalizer, patch).await.map(|_| ())
+    }
+
+    /// Lets the object go.
+    pub async fn remove_finalizer(&self, config: &DraDriverConfig) -> Result<(), WriteError> {
+        let Some(index) = config.finalizers().iter().position(|finalizer| finalizer == FINALIZER) else {
+            return Ok(());
+        };
+        let ours = format!("/metadata/finalizers/{index}");
+        let removal =
+            vec![json!({"op": "test", "path": ours, "value": FINALIZER}), json!({"op": "remove", "path": ours})];
+        self.patch(config, Part::Finalizer, removal).await.map(|_| ())
+    }
+
+    /// Writes the whole status, over whatever others wrote into it: what is left of theirs would be false, and not ours to
+    /// remove. Returns the object as it was stored, or nothing where it is gone.
+    pub async fn write_status(
+        &self,
+        config: &DraDriverConfig,
+        status: &DraDriverConfigStatus,
+    ) -> Result<Option<DraDriverConfig>, WriteError> {
+        let patch = vec![
+            json!({"op": "test", "path": "/metadata/uid", "value": config.uid()}),
+            json!({"op": "add", "path": "/status", "value": status}),
+        ];
+        self.patch(config, Part::Status, patch).await
+    }
+
+    /// Writes an Event about the object. One that cannot be written is only logged.
+    pub async fn publish_event(&self, config: &DraDriverConfig, event: &Event) {
+        self.metrics.wrote("Event", Verb::Event);
+        if let Err(error) = self.events.publish(event, &config.object_ref(&())).await {
+            tracing::warn!(%error, reason = event.reason, "writing an Event failed");
+        }
+    }
+
+    async fn patch(
+        &self,
+        config: &DraDriverConfig,
+        part: Part,
+        operations: Vec<Value>,
+    ) -> Result<Option<DraDriverConfig>, WriteError> {
+        let api: Api<Guarded> = Api::all(self.client.clone());
+        let name = config.name_any();
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        let failed = |what: &str, error: kube::Error| WriteError {
+            what: format!("write the {what} of DraDriverConfig {name}"),
+            error: error.into(),
+        };
+        let patch = serde_json::from_value(operations.into())
+            .map(Patch::<()>::Json)
+            .map_err(|error| failed("patch", kube::Error::SerdeError(error)))?;
+
+        let (what, patched) = match part {
+            Part::Status => {
+                self.metrics.wrote("DraDriverConfig", Verb::Status);
+                ("status", api.patch_status(&name, &parameters, &patch).await)
+            }
+            Part::Finalizer => {
+                self.metrics.wrote("DraDriverConfig", Verb::Finalizer);
+                ("finalizer", api.patch(&name, &parameters, &patch).await)
+            }
+        };
+        match patched {
+            Ok(patched) => Ok(Some(patched.config)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(failed(what, error)),
+        }
+    }
+}
+
+/// Whether the object waits for us.
+pub fn has_finalizer(config: &DraDriverConfig) -> bool {
+    config.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+}
