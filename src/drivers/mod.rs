@@ -5,13 +5,14 @@
 
 pub mod attachment;
 pub mod cpu;
+pub mod pinning;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::api::resource::Quantity};
 use serde::{Deserialize, Serialize};
 
-use self::attachment::Attachment;
+use self::{attachment::Attachment, pinning::Pinning};
 use crate::cpuset::CpuSet;
 
 /// The devices of a node, in an order that stays the same, and what could not be read.
@@ -105,4 +106,7 @@ pub trait Driver: Send + Sync {
     fn attachment(&self) -> Option<Arc<dyn Attachment>> {
         None
     }
+
+    /// What of a container's cpuset this kind sets.
+    fn pinning(&self) -> Pinning;
 }

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use crate::drivers::Grant;
+use crate::drivers::{Grant, pinning::Pinning};
 
 /// A container as the runtime describes it. Nothing in it is trusted: it is only used to look up own state.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +77,9 @@ pub trait Grants: Send + Sync + 'static {
     /// What the prepared claims that are reserved for a pod hold: for devices that are attached to the whole pod. Empty
     /// when it uses no claim of this driver.
     fn of_pod(&self, pod_uid: &str) -> Vec<Grant>;
+
+    /// What of a container's cpuset this driver sets.
+    fn pinning(&self) -> Pinning;
 
     /// What every container without a claim is kept to. `None` lifts all restrictions: nothing is given away. Empty: all
     /// is, and as there is no empty cpuset, they run anywhere.

@@ -21,7 +21,7 @@ use self::{
     attributes::{OfMachine, put},
     cores::Core,
 };
-use super::{AllocatedDevice, Driver, Grant, GrantError, Inventory};
+use super::{AllocatedDevice, Driver, Grant, GrantError, Inventory, pinning::Pinning};
 use crate::{api::Granularity, cpuset::CpuSet, host::machine::Machine};
 
 /// The CPUs of one node.
@@ -122,6 +122,10 @@ impl Driver for CpuDriver {
         let offered = self.offered.iter();
         let overlaps = |offer: &Offer| held.iter().any(|grant| !offer.cpus.is_disjoint(&grant.cpus));
         offered.filter(|(_, offer)| overlaps(offer)).map(|(name, _)| name.as_str()).collect()
+    }
+
+    fn pinning(&self) -> Pinning {
+        Pinning::Cpus
     }
 
     /// The CPUs of all `devices`, named also in `DRA_CPUS_<REQUEST>`; and the NUMA nodes they are on, where each is

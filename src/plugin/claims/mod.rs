@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cpuset::CpuSet,
-    drivers::{AllocatedDevice, Driver, Grant, GrantError},
+    drivers::{AllocatedDevice, Driver, Grant, GrantError, pinning::Pinning},
     host::Host,
     plugin::grants::{ContainerIdentity, Grants, NriStatus, Refusal},
 };
@@ -406,6 +406,10 @@ impl Grants for Claims {
 
     fn of_pod(&self, pod_uid: &str) -> Vec<Grant> {
         self.lock().of_pod(pod_uid)
+    }
+
+    fn pinning(&self) -> Pinning {
+        self.driver.pinning()
     }
 
     fn remainder(&self) -> Option<Grant> {

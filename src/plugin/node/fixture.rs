@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::*;
 use crate::{
     cpuset::CpuSet,
-    drivers::{AllocatedDevice, Grant, GrantError, Inventory},
+    drivers::{AllocatedDevice, Grant, GrantError, Inventory, pinning::Pinning},
     plugin::kubelet::grpc::{
         dra::{self, dra_plugin_client::DraPluginClient},
         registration::{self, registration_client::RegistrationClient},
@@ -37,6 +37,10 @@ impl FakeDriver {
 }
 
 impl Driver for FakeDriver {
+    fn pinning(&self) -> Pinning {
+        Pinning::Cpus
+    }
+
     fn inventory(&self) -> &Inventory {
         &self.0
     }

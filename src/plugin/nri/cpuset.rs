@@ -24,6 +24,11 @@ pub struct Cpuset {
 }
 
 impl Cpuset {
+    /// CPUs, and nothing about memory nodes.
+    pub(super) fn of_cpus(cpus: CpuSet) -> Self {
+        Self { cpus, memory_nodes: CpuSet::new() }
+    }
+
     /// Whether nothing is said.
     pub fn is_empty(&self) -> bool {
         self.cpus.is_empty() && self.memory_nodes.is_empty()
@@ -73,15 +78,16 @@ impl From<Grant> for Cpuset {
     }
 }
 
-/// What a container without a claim should have.
-pub(super) fn without_claim(before: &CpuSet, share: &CpuSet, has: &CpuSet, everything: &CpuSet) -> CpuSet {
+/// The CPUs that a container without a claim should have, of the `share` that no claim holds; empty for no change. An
+/// empty `share` lifts the restriction.
+pub(super) fn cpus_without_claim(before: &CpuSet, share: &CpuSet, has: &CpuSet, online: &CpuSet) -> CpuSet {
     let both = before.intersection(share);
     match (before.is_empty(), share.is_empty()) {
         (true, false) => share.clone(),
         (false, false) if !both.is_empty() => both,
         (false, _) => before.clone(),
-        // Never touched.
+        // It was never restricted.
         (true, true) if has.is_empty() => CpuSet::new(),
-        (true, true) => everything.clone(),
+        (true, true) => online.clone(),
     }
 }

@@ -120,6 +120,18 @@ impl FakePlugin {
         Ok((cpu.unwrap_or_default().cpus, updates(&update)))
     }
 
+    /// Creates a container: the CPUs and the memory nodes it gets.
+    pub(super) async fn create_placed(
+        &mut self,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<(String, String), Failure> {
+        let request = CreateContainerRequest { pod: Some(pod), container: Some(container) };
+        let CreateContainerResponse { adjust, .. } = self.call("CreateContainer", &request).await?;
+        let cpu = adjust.and_then(|adjust| adjust.linux?.resources?.cpu).unwrap_or_default();
+        Ok((cpu.cpus, cpu.mems))
+    }
+
     pub async fn update(&mut self, container: Container, cpus: &str) -> Vec<String> {
         let linux_resources = Some(resources(cpus));
         let request = UpdateContainerRequest { pod: None, container: Some(container), linux_resources };

@@ -7,6 +7,7 @@ use prost::{Message, bytes::Bytes};
 use super::{
     containers::{Change, Containers, Observed, Remembered, Use},
     cpuset::Cpuset,
+    memory_nodes,
     messages::{
         ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, ContainerEvent, ContainerUpdate,
         CreateContainerRequest, CreateContainerResponse, Empty, Event, LinuxContainerAdjustment, LinuxContainerUpdate,
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::{
     cpuset::CpuSet,
+    drivers::pinning::Pinning,
     plugin::grants::{ContainerIdentity, Grants},
 };
 
@@ -37,8 +39,10 @@ pub(super) struct Hooks {
     grants: Arc<dyn Grants>,
     /// What was remembered of containers, for their synchronisation.
     remembered: HashMap<String, Remembered>,
-    /// All there is on the host.
-    everything: Cpuset,
+    /// The driver's name.
+    driver: String,
+    /// The CPUs that are online; empty if that is not known.
+    online: CpuSet,
     arriving: Option<Arriving>,
     /// All containers, once they were synchronised.
     pub containers: Option<Containers>,
@@ -54,25 +58,24 @@ struct Arriving {
 }
 
 impl Hooks {
-    pub fn new(grants: Arc<dyn Grants>, remembered: HashMap<String, Remembered>, everything: Cpuset) -> Self {
-        Self { grants, remembered, everything, arriving: None, containers: None, runtime: String::new() }
+    pub fn new(grants: Arc<dyn Grants>, driver: &str, remembered: HashMap<String, Remembered>, online: CpuSet) -> Self {
+        let (driver, runtime) = (driver.to_owned(), String::new());
+        Self { grants, driver, remembered, online, arriving: None, containers: None, runtime }
     }
 
-    /// Takes over what is claimed now, and what there is on the host. False if that is nothing new.
-    pub fn refresh(&mut self, everything: Cpuset) -> bool {
-        self.everything = everything;
-        let (share, everything) = (self.share(), self.everything.clone());
-        self.containers.as_mut().is_some_and(|containers| containers.keep_others_to(share, everything))
+    /// Takes over what is claimed now, and which CPUs are online. False if nothing changed for any container.
+    pub fn refresh(&mut self, online: CpuSet) -> bool {
+        self.online = online;
+        let (share, online) = (self.share(), self.online.clone());
+        self.containers.as_mut().is_some_and(|containers| containers.keep_others_to(share, online))
     }
 
-    /// What containers without a claim are kept to; empty where all that is online is claimed.
-    pub fn share(&self) -> Option<Cpuset> {
-        let mut share = Cpuset::from(self.grants.remainder()?);
+    /// The CPUs that containers without a claim are kept to. `None` lifts the restriction; empty if every online CPU is
+    /// claimed.
+    pub fn share(&self) -> Option<CpuSet> {
+        let left = self.grants.remainder()?.cpus;
         // A CPU may have gone offline since the driver saw it.
-        if !self.everything.cpus.is_empty() {
-            share.cpus = share.cpus.intersection(&self.everything.cpus);
-        }
-        Some(share)
+        Some(if self.online.is_empty() { left } else { left.intersection(&self.online) })
     }
 
     /// Answers a call.
@@ -130,18 +133,17 @@ impl Hooks {
             self.arriving = Some(arriving);
             return SynchronizeResponse { update: Vec::new(), more: true };
         }
-        let share = self.share();
-        let observed = arriving.containers.into_iter().map(|container| {
+        let observed = arriving.containers.into_iter().filter_map(|container| {
             let usage = self.usage(arriving.pods.get(&container.pod_sandbox_id), &container);
             let usage = usage.unwrap_or_else(|refusal| {
-                tracing::warn!("a container that runs is kept to what is not claimed: {refusal}");
-                Use::Free
+                tracing::warn!("a running container is kept off claimed CPUs: {refusal}");
+                self.without_claim()
             });
             let placement = Cpuset::of_container(&container)
                 .inspect_err(|error| tracing::warn!(container = container.id, "the runtime's cpuset: {error}"));
-            Observed { id: container.id, usage, placement: placement.unwrap_or_default() }
+            Some(Observed { id: container.id, usage: usage?, placement: placement.unwrap_or_default() })
         });
-        let containers = Containers::synchronize(observed, &self.remembered, share, self.everything.clone());
+        let containers = Containers::synchronize(observed, &self.remembered, self.share(), self.online.clone());
         self.containers = Some(containers);
         // Changes go out as calls of our own: the runtime would not tell if one in this answer failed.
         SynchronizeResponse::default()
@@ -155,7 +157,9 @@ impl Hooks {
             tracing::warn!("a container is not created: {why}");
             Failure::new(Code::FailedPrecondition, why)
         };
-        let usage = self.usage(request.pod.as_ref(), &container).map_err(refused)?;
+        let Some(usage) = self.usage(request.pod.as_ref(), &container).map_err(refused)? else {
+            return Ok(CreateContainerResponse::default());
+        };
         if let Use::Claim(placement) = &usage
             && let Some(offline) = self.offline(&placement.cpus)
         {
@@ -196,7 +200,7 @@ impl Hooks {
                 return UpdateContainerResponse::default();
             }
         };
-        let change = containers.update(&container.id, &requested).map(Arc::new);
+        let change = containers.update(&container.id, requested).map(Arc::new);
         UpdateContainerResponse {
             update: change
                 .map(|placement| update(&Change { id: container.id, placement }, false))
@@ -225,11 +229,13 @@ impl Hooks {
 
     /// Which of these CPUs are not online, if any.
     fn offline(&self, cpus: &CpuSet) -> Option<CpuSet> {
-        let offline = cpus.difference(&self.everything.cpus);
-        Some(offline).filter(|offline| !self.everything.cpus.is_empty() && !offline.is_empty())
+        let offline = cpus.difference(&self.online);
+        Some(offline).filter(|offline| !self.online.is_empty() && !offline.is_empty())
     }
 
-    fn usage(&self, pod: Option<&PodSandbox>, container: &Container) -> Result<Use, String> {
+    /// What a container is to this driver; `None` if its cpuset is not for this driver to set. An error says why a
+    /// container must not be created.
+    fn usage(&self, pod: Option<&PodSandbox>, container: &Container) -> Result<Option<Use>, String> {
         let cdi_devices: Vec<String> = container.cdi_devices.iter().map(|device| device.name.clone()).collect();
         let identity = ContainerIdentity {
             pod_uid: pod.map_or("", |pod| &pod.uid),
@@ -239,16 +245,29 @@ impl Hooks {
             env: &container.env,
             cdi_devices: &cdi_devices,
         };
-        match self.grants.of_container(&identity) {
-            Ok(None) => Ok(Use::Free),
-            Ok(Some(grant)) if grant.cpus.is_empty() && grant.memory_nodes.is_empty() => Err(format!(
-                "container {:?} of pod {}/{} has a claim that brings neither CPUs nor memory nodes: it would run anywhere; \
-                 delete the pod, and see the claim's devices and parameters",
-                container.name, identity.pod_namespace, identity.pod_name
-            )),
-            Ok(Some(grant)) => Ok(Use::Claim(grant.into())),
-            Err(refusal) => Err(refusal.to_string()),
+        let Some(grant) = self.grants.of_container(&identity).map_err(|refusal| refusal.to_string())? else {
+            return Ok(self.without_claim());
+        };
+
+        let pinning = self.grants.pinning();
+        let mut placement = Cpuset::from(grant);
+        if placement.is_empty() && pinning != Pinning::Nothing {
+            return Err(format!(
+                "container {:?} of pod {}/{} has a {} claim that brings neither CPUs nor memory nodes, so it would run \
+                 anywhere: delete the pod, and check the claim's devices and parameters",
+                container.name, identity.pod_namespace, identity.pod_name, self.driver
+            ));
         }
+
+        if pinning == Pinning::Cpus && memory_nodes::are_claimed_elsewhere(&self.driver, &container.env) {
+            placement.memory_nodes = CpuSet::new();
+        }
+        Ok(Some(Use::Claim(placement)).filter(|_| pinning != Pinning::Nothing))
+    }
+
+    /// What a container without a claim is to this driver.
+    fn without_claim(&self) -> Option<Use> {
+        (self.grants.pinning() == Pinning::Cpus).then_some(Use::Free)
     }
 }
 

@@ -1,6 +1,9 @@
 //! What containerd really sends, as recorded in `tests/fixtures/nri` (its README says how), and how it is answered.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
 
 use proptest::prelude::*;
 use prost::{
@@ -20,7 +23,7 @@ use super::{
     ttrpc::{self, Incoming},
 };
 use crate::{
-    drivers::Grant,
+    drivers::{Grant, pinning::Pinning},
     plugin::grants::{ContainerIdentity, Grants, Refusal},
 };
 
@@ -120,6 +123,10 @@ impl Grants for OneClaim {
         vec![]
     }
 
+    fn pinning(&self) -> Pinning {
+        Pinning::Cpus
+    }
+
     fn remainder(&self) -> Option<Grant> {
         Some(Grant { cpus: "1".parse().unwrap(), ..Grant::default() })
     }
@@ -131,8 +138,8 @@ impl Grants for OneClaim {
 
 fn hooks() -> (Hooks, Arc<OneClaim>) {
     let grants = Arc::new(OneClaim(watch::Sender::new(0), Mutex::default()));
-    let everything = Cpuset { cpus: "0-1".parse().unwrap(), ..Cpuset::default() };
-    (Hooks::new(Arc::clone(&grants) as _, std::collections::HashMap::new(), everything), grants)
+    let online = "0-1".parse().unwrap();
+    (Hooks::new(Arc::clone(&grants) as _, "dra.cpu", HashMap::new(), online), grants)
 }
 
 #[test]

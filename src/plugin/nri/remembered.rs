@@ -168,12 +168,14 @@ mod tests {
     };
 
     fn on(cpus: &str) -> Cpuset {
-        Cpuset { cpus: cpus.parse().unwrap(), ..Cpuset::default() }
+        Cpuset::of_cpus(cpus.parse().unwrap())
     }
 
-    fn containers(share: Option<Cpuset>) -> Containers {
+    /// A container on 0-5, kept to a share.
+    fn containers(share: Option<&str>) -> Containers {
         let observed = Observed { id: "a".into(), usage: Use::Free, placement: on("0-5") };
-        Containers::synchronize([observed], &HashMap::new(), share, on("0-7"))
+        let share = share.map(|share| share.parse().unwrap());
+        Containers::synchronize([observed], &HashMap::new(), share, "0-7".parse().unwrap())
     }
 
     #[test]
@@ -181,7 +183,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nri.json");
         let mut file = RememberedFile::new(path.clone());
-        file.save(&containers(Some(on("4-7"))));
+        file.save(&containers(Some("4-7")));
         let loaded = RememberedFile::new(path.clone()).load();
         assert_eq!(loaded, [("a".to_owned(), Remembered { before: on("0-5"), given: vec![on("4-5")] })].into());
         file.save(&containers(None));
@@ -200,7 +202,7 @@ mod tests {
             move || {
                 let mut file = RememberedFile::new(path);
                 for share in ["4-7", "3-7", "2-7"] {
-                    file.save(&containers(Some(on(share))));
+                    file.save(&containers(Some(share)));
                 }
                 saved.send(file).unwrap();
             }
@@ -221,9 +223,9 @@ mod tests {
         let (path, blocker) = (directory.path().join("nri.json"), directory.path().join("nri.json.tmp"));
         fs::create_dir(&blocker).unwrap();
         let mut file = RememberedFile::new(path.clone());
-        file.save(&containers(Some(on("4-7"))));
+        file.save(&containers(Some("4-7")));
         fs::remove_dir(&blocker).unwrap();
-        file.save(&containers(Some(on("4-7"))));
+        file.save(&containers(Some("4-7")));
         assert_eq!(RememberedFile::new(path).load().len(), 1);
     }
 

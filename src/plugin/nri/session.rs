@@ -16,7 +16,6 @@ use tokio::{
 use super::{
     connection::{Connection, ConnectionError},
     containers::Change,
-    cpuset::Cpuset,
     hooks::{Hooks, update},
     messages::{RegisterPluginRequest, UpdateContainersRequest},
     remembered::RememberedFile,
@@ -24,6 +23,8 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
+    cpuset::CpuSet,
+    host::Host,
     plugin::grants::{Grants, NriStatus},
 };
 
@@ -137,7 +138,12 @@ async fn serve(
         status,
         remembered,
         state: *changes.borrow_and_update(),
-        hooks: Hooks::new(Arc::clone(grants), remembered_before(settings), everything(&settings.host_root)),
+        hooks: Hooks::new(
+            Arc::clone(grants),
+            &settings.plugin_name,
+            remembered_before(settings),
+            online(&settings.host_root),
+        ),
         in_flight: None,
         retry_at: None,
         widen_at: None,
@@ -234,7 +240,7 @@ impl Session<'_> {
 
     /// Takes over what is claimed now.
     fn refresh(&mut self) {
-        let moves = self.hooks.refresh(everything(&self.settings.host_root));
+        let moves = self.hooks.refresh(online(&self.settings.host_root));
         let all_claimed = self.hooks.share().is_some_and(|share| share.is_empty());
         if all_claimed && !self.all_claimed {
             tracing::warn!(
@@ -334,16 +340,12 @@ fn remembered_before(settings: &Settings) -> std::collections::HashMap<String, s
     RememberedFile::new(settings.state_dir.join("nri.json")).load()
 }
 
-/// All that is online on the host; empty where that cannot be read.
-fn everything(host_root: &Path) -> Cpuset {
-    let list = |path: &str| {
-        let path = host_root.join(path);
-        let list = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-        list.and_then(|list| list.parse().map_err(|error: crate::cpuset::CpuSetError| error.to_string()))
-            .inspect_err(|error| tracing::warn!("{}: {error}", path.display()))
-            .unwrap_or_default()
-    };
-    Cpuset { cpus: list("sys/devices/system/cpu/online"), memory_nodes: list("sys/devices/system/node/has_memory") }
+/// The CPUs that are online; empty if that cannot be read.
+fn online(host_root: &Path) -> CpuSet {
+    Host::at(host_root).observe_online().unwrap_or_else(|| {
+        tracing::warn!(host_root = %host_root.display(), "cannot read which CPUs are online");
+        CpuSet::new()
+    })
 }
 
 #[cfg(test)]

@@ -2,8 +2,12 @@
 
 use super::*;
 
-fn on(cpus: &str) -> Cpuset {
-    Cpuset { cpus: cpus.parse().unwrap(), ..Cpuset::default() }
+fn cpus(cpus: &str) -> CpuSet {
+    cpus.parse().unwrap()
+}
+
+fn on(list: &str) -> Cpuset {
+    Cpuset::of_cpus(cpus(list))
 }
 
 fn free(id: &str, cpus: &str) -> Observed {
@@ -16,7 +20,7 @@ fn claims(id: &str, grant: &str, cpus: &str) -> Observed {
 
 /// A host of CPUs 0-7, with others kept to `share`, or free.
 fn host(observed: Vec<Observed>, share: Option<&str>) -> Containers {
-    Containers::synchronize(observed, &HashMap::new(), share.map(on), on("0-7"))
+    Containers::synchronize(observed, &HashMap::new(), share.map(cpus), cpus("0-7"))
 }
 
 /// The next changes, as `id cpus`, without an answer to them.
@@ -53,7 +57,7 @@ fn with_no_claims_no_container_is_touched() {
     assert_eq!(settle(&mut containers), [""; 0]);
     assert_eq!(containers.create("d", Use::Free, on("")), None);
     containers.observe("d", Some(on("")));
-    assert_eq!(containers.update("a", &on("1")), None);
+    assert_eq!(containers.update("a", on("1")), None);
     containers.observe("a", Some(on("1")));
     assert_eq!(settle(&mut containers), [""; 0]);
     assert!(remembered(&containers).is_empty());
@@ -63,16 +67,16 @@ fn with_no_claims_no_container_is_touched() {
 fn others_are_kept_off_and_given_back_and_then_left_alone() {
     let mut containers = host(vec![free("a", ""), free("b", "2-3"), claims("c", "0-1", "")], None);
     assert_eq!(settle(&mut containers), ["c 0-1"]);
-    containers.keep_others_to(Some(on("2-7")), on("0-7"));
+    containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
     assert_eq!(settle(&mut containers), ["a 2-7"], "b is within the share already");
     assert_eq!(containers.overlapping(), 0);
-    containers.keep_others_to(Some(on("4-7")), on("0-7"));
+    containers.keep_others_to(Some(cpus("4-7")), cpus("0-7"));
     assert_eq!(settle(&mut containers), ["a 4-7"], "b was kept by somebody else to what is claimed now");
     assert_eq!(containers.overlapping(), 1);
-    containers.keep_others_to(None, on("0-7"));
+    containers.keep_others_to(None, cpus("0-7"));
     assert_eq!(settle(&mut containers), ["a 0-7"]);
     assert!(remembered(&containers).is_empty());
-    containers.keep_others_to(None, on("0-5"));
+    containers.keep_others_to(None, cpus("0-5"));
     assert_eq!(settle(&mut containers), [""; 0], "offline CPUs are no reason to touch what is free");
 }
 
@@ -80,7 +84,7 @@ fn others_are_kept_off_and_given_back_and_then_left_alone() {
 fn what_somebody_else_narrowed_is_never_widened_and_is_given_back_as_it_was() {
     let mut containers = host(vec![free("a", "0-3")], Some("2-7"));
     assert_eq!(settle(&mut containers), ["a 2-3"]);
-    containers.keep_others_to(None, on("0-7"));
+    containers.keep_others_to(None, cpus("0-7"));
     assert_eq!(settle(&mut containers), ["a 0-3"]);
 }
 
@@ -88,13 +92,13 @@ fn what_somebody_else_narrowed_is_never_widened_and_is_given_back_as_it_was() {
 fn to_give_back_can_wait_and_comes_to_nothing_when_the_next_claim_takes_the_same() {
     let mut containers = host(vec![free("a", "")], Some("2-7"));
     settle(&mut containers);
-    containers.keep_others_to(None, on("0-7"));
+    containers.keep_others_to(None, cpus("0-7"));
     assert!(containers.widens_later());
     assert_eq!(containers.next_changes(100, false), []);
     assert_eq!(containers.outstanding("b"), [], "nor is it made with the next container's creation");
-    containers.keep_others_to(Some(on("2-7")), on("0-7"));
+    containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
     assert_eq!(settle(&mut containers), [""; 0]);
-    containers.keep_others_to(Some(on("1-6")), on("0-7"));
+    containers.keep_others_to(Some(cpus("1-6")), cpus("0-7"));
     assert!(!containers.widens_later(), "7 is to be left at once");
     assert_eq!(containers.next_changes(100, false).len(), 1);
 }
@@ -112,7 +116,7 @@ fn a_container_is_created_where_it_belongs() {
 fn a_container_is_not_updated_before_the_runtime_can_find_it() {
     let mut containers = host(vec![], None);
     assert_eq!(containers.create("a", Use::Free, on("")), None);
-    containers.keep_others_to(Some(on("2-7")), on("0-7"));
+    containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
     assert_eq!(ask(&mut containers).1, [""; 0]);
     assert!(!containers.settled(), "it may run where it must not");
     containers.observe("a", Some(on("")));
@@ -131,7 +135,7 @@ fn what_was_changed_while_a_container_started_is_changed_again_once_it_runs() {
 
     containers.create("g", Use::Free, on(""));
     containers.observe("g", Some(on("2-7")));
-    containers.keep_others_to(None, on("0-7"));
+    containers.keep_others_to(None, cpus("0-7"));
     assert_eq!(settle(&mut containers), ["f 0-7", "g 0-7"]);
     containers.started("g");
     assert_eq!(settle(&mut containers), ["g 0-7"], "also what was given back");
@@ -147,8 +151,8 @@ fn what_was_changed_while_a_container_started_is_changed_again_once_it_runs() {
 fn an_update_by_somebody_else_does_not_move_a_claims_container() {
     let mut containers = host(vec![claims("a", "0-1", "0-1")], Some("2-7"));
     settle(&mut containers);
-    assert_eq!(containers.update("a", &on("2-7")), Some(on("0-1")));
-    assert_eq!(containers.update("a", &on("")), None, "an update of its memory limit, say");
+    assert_eq!(containers.update("a", on("2-7")), Some(on("0-1")));
+    assert_eq!(containers.update("a", on("")), None, "an update of its memory limit, say");
     containers.observe("a", Some(on("5")));
     assert_eq!(settle(&mut containers), ["a 0-1"], "whoever did that");
 }
@@ -157,10 +161,10 @@ fn an_update_by_somebody_else_does_not_move_a_claims_container() {
 fn an_update_by_somebody_else_is_what_another_container_is_given_back() {
     let mut containers = host(vec![free("a", "")], Some("2-7"));
     settle(&mut containers);
-    assert_eq!(containers.update("a", &on("0-4")), Some(on("2-4")));
+    assert_eq!(containers.update("a", on("0-4")), Some(on("2-4")));
     containers.observe("a", Some(on("2-4")));
     assert_eq!(settle(&mut containers), [""; 0]);
-    containers.keep_others_to(None, on("0-7"));
+    containers.keep_others_to(None, cpus("0-7"));
     assert_eq!(settle(&mut containers), ["a 0-4"]);
 }
 
@@ -170,11 +174,11 @@ fn what_another_plugin_of_the_runtime_did_at_a_creation_is_left_alone() {
     assert_eq!(containers.create("a", Use::Free, on("")), None);
     containers.observe("a", Some(on("1")));
     assert_eq!(settle(&mut containers), [""; 0], "nothing is claimed");
-    containers.keep_others_to(Some(on("2-7")), on("0-7"));
+    containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
     assert_eq!(containers.create("b", Use::Free, on("")), Some(on("2-7")));
     containers.observe("b", Some(on("3")));
     assert_eq!(settle(&mut containers), [""; 0]);
-    containers.keep_others_to(None, on("0-7"));
+    containers.keep_others_to(None, cpus("0-7"));
     assert_eq!(settle(&mut containers), [""; 0], "it was not kept from more");
 }
 
@@ -191,7 +195,7 @@ fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
     let mut before = host(vec![free("a", ""), free("b", "0-3")], Some("2-7"));
     settle(&mut before);
     let found = || vec![free("a", "2-7"), free("b", "2-3")];
-    let mut after = Containers::synchronize(found(), &remembered(&before), None, on("0-7"));
+    let mut after = Containers::synchronize(found(), &remembered(&before), None, cpus("0-7"));
     assert_eq!(settle(&mut after), ["a 0-7", "b 0-3"]);
     let mut forgetful = host(found(), None);
     assert_eq!(settle(&mut forgetful), [""; 0], "what is not remembered belongs to somebody else");
@@ -201,7 +205,7 @@ fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
 fn what_somebody_else_did_while_the_plugin_was_away_is_not_undone() {
     let mut before = host(vec![free("a", "")], Some("2-7"));
     settle(&mut before);
-    let mut after = Containers::synchronize([free("a", "5")], &remembered(&before), None, on("0-7"));
+    let mut after = Containers::synchronize([free("a", "5")], &remembered(&before), None, cpus("0-7"));
     assert_eq!(settle(&mut after), [""; 0]);
 }
 
@@ -213,7 +217,7 @@ fn a_change_is_remembered_before_the_runtime_is_asked_for_it() {
     for remembered in [remembered_before, remembered(&before)] {
         // The plugin dies; the runtime did it all the same, or did not.
         for found in ["2-7", ""] {
-            let mut after = Containers::synchronize([free("a", found)], &remembered, None, on("0-7"));
+            let mut after = Containers::synchronize([free("a", found)], &remembered, None, cpus("0-7"));
             assert_eq!(settle(&mut after), if found.is_empty() { vec![] } else { vec!["a 0-7"] });
         }
     }
@@ -247,13 +251,13 @@ fn several_changes_that_fail_are_tried_one_by_one_and_the_culprit_later() {
 fn an_answer_to_an_overtaken_change_is_not_taken_for_the_last() {
     let mut containers = host(vec![free("a", "")], Some("2-7"));
     let (old, _) = ask(&mut containers);
-    containers.keep_others_to(None, on("0-7"));
+    containers.keep_others_to(None, cpus("0-7"));
     containers.confirm(&old);
     assert_eq!(settle(&mut containers), ["a 0-7"]);
     let (_, _) = ask(&mut containers);
-    containers.keep_others_to(Some(on("3-7")), on("0-7"));
+    containers.keep_others_to(Some(cpus("3-7")), cpus("0-7"));
     let (late, _) = ask(&mut containers);
-    containers.update("a", &on("3-5"));
+    containers.update("a", on("3-5"));
     containers.confirm(&late);
     containers.observe("a", Some(on("3-5")));
     assert_eq!(settle(&mut containers), [""; 0]);
@@ -263,33 +267,50 @@ fn an_answer_to_an_overtaken_change_is_not_taken_for_the_last() {
 fn with_nothing_left_others_run_everywhere() {
     let mut containers = host(vec![free("a", ""), free("b", "")], Some("4-7"));
     settle(&mut containers);
-    containers.keep_others_to(Some(on("")), on("0-7"));
+    containers.keep_others_to(Some(cpus("")), cpus("0-7"));
     assert_eq!(settle(&mut containers), ["a 0-7", "b 0-7"]);
 }
 
 #[test]
-fn memory_nodes_are_kept_apart_from_cpus() {
-    let nodes = |nodes: &str| Cpuset { memory_nodes: nodes.parse().unwrap(), ..Cpuset::default() };
-    let everything = Cpuset { memory_nodes: "0-1".parse().unwrap(), ..on("0-7") };
-    let observed = [free("a", "2-3"), Observed { usage: Use::Claim(nodes("0")), ..claims("b", "", "") }];
-    let mut containers = Containers::synchronize(observed, &HashMap::new(), Some(nodes("1")), everything.clone());
+fn memory_nodes_are_only_set_for_claims_that_bring_them() {
+    let at = |cpus: &str, memory_nodes: &str| Cpuset { memory_nodes: memory_nodes.parse().unwrap(), ..on(cpus) };
+    let observed = [
+        Observed { placement: at("", "0"), ..free("free", "") },
+        Observed { placement: at("", "0"), ..claims("cpus", "1", "") },
+        Observed { usage: Use::Claim(at("2", "1")), placement: at("", "0"), ..free("both", "") },
+        Observed { usage: Use::Claim(at("", "1")), placement: at("5", "0"), ..free("memory", "") },
+    ];
+    let mut containers = Containers::synchronize(observed, &HashMap::new(), Some(cpus("3-7")), cpus("0-7"));
     let (changes, _) = ask(&mut containers);
-    let placed = |id: &str| (*changes.iter().find(|change| change.id == id).unwrap().placement).clone();
-    assert_eq!(placed("b"), nodes("0"));
-    assert_eq!(placed("a"), Cpuset { memory_nodes: "1".parse().unwrap(), ..on("2-3") });
+    let mut placed: Vec<_> = changes.iter().map(|change| (&*change.id, (*change.placement).clone())).collect();
+    placed.sort_by_key(|(id, _)| *id);
+    assert_eq!(
+        placed,
+        [("both", at("2", "1")), ("cpus", at("1", "")), ("free", at("3-7", "")), ("memory", at("", "1"))]
+    );
     containers.confirm(&changes);
-    containers.keep_others_to(None, everything);
+
+    // What others do to memory nodes is not undone, neither at once nor with the next change.
+    for id in ["cpus", "free"] {
+        assert_eq!(containers.update(id, at("", "1")), None);
+        containers.observe(id, Some(at(if id == "cpus" { "1" } else { "3-7" }, "1")));
+    }
+    assert_eq!(settle(&mut containers), [""; 0]);
+    containers.keep_others_to(Some(cpus("4-7")), cpus("0-7"));
     let (changes, _) = ask(&mut containers);
-    assert_eq!(changes[0].placement.memory_nodes.to_string(), "0-1");
+    let [change] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((&*change.id, &*change.placement), ("free", &at("4-7", "")));
+
+    assert_eq!(containers.update("both", at("", "0")), Some(at("", "1")), "this claim's memory nodes stay");
+    assert_eq!(containers.create("new", Use::Claim(on("0")), at("", "1")), Some(on("0")));
 }
 
 #[test]
 fn thousands_of_containers_are_placed_within_a_hook() {
     let start = std::time::Instant::now();
     let observed = (0..5000).map(|n| free(&format!("{n:064}"), ""));
-    let share = Some(Cpuset { cpus: (4..256).collect(), ..Cpuset::default() });
-    let everything = Cpuset { cpus: (0..256).collect(), ..Cpuset::default() };
-    let mut containers = Containers::synchronize(observed, &HashMap::new(), share, everything);
+    let share = Some((4..256).collect());
+    let mut containers = Containers::synchronize(observed, &HashMap::new(), share, (0..256).collect());
     assert_eq!(containers.next_changes(16, true).len(), 16);
     containers.create("new", Use::Claim(on("0-3")), on(""));
     assert_eq!(containers.outstanding("new").len(), 5000);

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::{
-    drivers::Grant,
+    drivers::{Grant, pinning::Pinning},
     plugin::{
         grants::{ContainerIdentity, Refusal},
         nri::{
@@ -23,6 +23,7 @@ use crate::{
 
 /// Prepared claims: `TOKEN=x` in a container's environment is the claim x.
 struct FakeGrants {
+    pinning: Pinning,
     state: Mutex<(BTreeMap<String, Grant>, Option<Grant>)>,
     changes: watch::Sender<u64>,
 }
@@ -62,6 +63,10 @@ impl Grants for FakeGrants {
         vec![]
     }
 
+    fn pinning(&self) -> Pinning {
+        self.pinning
+    }
+
     fn remainder(&self) -> Option<Grant> {
         self.state().1.clone()
     }
@@ -90,10 +95,14 @@ fn online(directory: &TempDir, cpus: &str) {
 
 impl Node {
     fn start(claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
+        Self::start_with(Pinning::Cpus, claims, remainder)
+    }
+
+    fn start_with(pinning: Pinning, claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         online(&directory, "0-7");
         let runtime = FakeRuntime::listen(&directory.path().join("nri.sock"));
-        let grants = Arc::new(FakeGrants { state: Mutex::default(), changes: watch::Sender::new(0) });
+        let grants = Arc::new(FakeGrants { pinning, state: Mutex::default(), changes: watch::Sender::new(0) });
         grants.set(claims, remainder);
         let (plugin, status) = Self::plugin(&directory, &grants);
         Self { directory, runtime, grants, status, plugin }
@@ -248,6 +257,33 @@ async fn a_claim_that_brings_nothing_is_refused_rather_than_run_anywhere() {
     let mut plugin = node.connect(&[]).await;
     let refused = plugin.create(pod("web", "shop"), container("b", "web", "TOKEN=x", "")).await.unwrap_err();
     assert!(refused.message.contains("neither CPUs nor memory nodes"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_driver_that_pins_nothing_leaves_every_container_alone() {
+    let mut node = Node::start_with(Pinning::Nothing, &[("x", "")], None);
+    let mut plugin = node.connect(&[("a", "TOKEN=x", "0-1"), ("b", "", "2")]).await;
+    let created = plugin.create(pod("pod", "default"), container("c", "pod", "TOKEN=x", "3")).await;
+    assert_eq!(created, Ok((String::new(), vec![])));
+    plugin.event("PostCreateContainer", container("c", "pod", "TOKEN=x", "4")).await;
+    assert_eq!(plugin.update(container("b", "pod", "", "2"), "5").await, [""; 0]);
+    plugin.asks_nothing().await;
+    let refused = plugin.create(pod("pod", "default"), container("d", "pod", "TOKEN=forged", "")).await.unwrap_err();
+    assert!(refused.message.contains("not prepared"), "its claims are enforced all the same: {refused:?}");
+}
+
+#[tokio::test]
+async fn a_driver_of_memory_alone_leaves_cpus_and_other_containers_alone() {
+    let mut node = Node::start_with(Pinning::MemoryNodes, &[], None);
+    let memory = Grant { memory_nodes: "1".parse().unwrap(), ..Grant::default() };
+    *node.grants.state() = ([("x".to_owned(), memory)].into(), None);
+    let mut plugin = node.connect(&[("a", "", "2-7")]).await;
+    plugin.event("PostUpdateContainer", container("a", "pod", "", "4-7")).await;
+    let mut own = container("b", "pod", "TOKEN=x", "0-3");
+    own.env.push("DRA_MEMORY_NODES_1_MAIN=dra.other".into());
+    let created = plugin.create_placed(pod("pod", "default"), own).await;
+    assert_eq!(created, Ok((String::new(), "1".to_owned())), "whoever else claims to bring memory nodes");
+    plugin.asks_nothing().await;
 }
 
 #[tokio::test]

@@ -1,0 +1,153 @@
+//! What the runtime is asked to change, in which order, and what its answers mean. Pure.
+
+use std::sync::Arc;
+
+use super::{
+    Containers,
+    known::{Attempts, Change, Known, Start, Use},
+};
+use crate::plugin::nri::cpuset::Cpuset;
+
+impl Containers {
+    /// The next changes to ask the runtime for, at most `limit`. Those of claims come first. Those that only give a
+    /// container more come last, and only if it is time to `widen`.
+    pub fn next_changes(&mut self, limit: usize, widen: bool) -> Vec<Change> {
+        let mut changes: Vec<Change> = Vec::new();
+        while changes.len() < limit {
+            let widening = || widen.then(|| self.widening.pop_front()).flatten();
+            let Some(id) = self.urgent.pop_front().or_else(widening) else { break };
+            if !self.is_due(&id) || changes.iter().any(|change| change.id == id) {
+                continue;
+            }
+            let Some(known) = self.by_id.get(&id) else { continue };
+
+            // One that failed together with others goes out alone, in the next call if this one has changes already.
+            let alone = known.attempts == Attempts::Alone;
+            if alone && !changes.is_empty() {
+                self.urgent.push_front(id);
+                break;
+            }
+
+            let placement = self.target(known, changes.last());
+            if let Some(known) = self.by_id.get_mut(&id) {
+                known.asked = Some(Arc::clone(&placement));
+            }
+            changes.push(Change { id, placement });
+            if alone {
+                break;
+            }
+        }
+        changes
+    }
+
+    /// All changes that take something away and that the runtime has not confirmed, of containers other than `except`.
+    pub fn outstanding(&self, except: &str) -> Vec<Change> {
+        let mut changes: Vec<Change> = Vec::new();
+        for (id, known) in &self.by_id {
+            if known.updatable && id != except && known.has.lacks(&self.wanted(known)) && !self.only_widens(known) {
+                let placement = self.target(known, changes.last());
+                changes.push(Change { id: id.clone(), placement });
+            }
+        }
+        changes
+    }
+
+    /// The runtime made these changes.
+    pub fn confirm(&mut self, changes: &[Change]) {
+        for Change { id, placement } in changes {
+            let Some(known) = self.by_id.get_mut(id) else { continue };
+            // Something newer was asked for since: this answer says nothing about it.
+            if known.asked.take_if(|asked| Arc::ptr_eq(asked, placement)).is_none() {
+                continue;
+            }
+
+            known.has = Arc::clone(placement);
+            known.reassert = false;
+            known.attempts = Attempts::WithOthers;
+            if known.start == Start::Unreported {
+                known.start = Start::Changed;
+            }
+
+            if self.is_due(id) {
+                self.enqueue(id);
+            } else if self.share.is_none() {
+                // It has back what it had. From here on it counts as never touched.
+                self.release(id);
+            }
+        }
+    }
+
+    /// The runtime failed to make some of these changes; it does not say which. True if that is known now, because it
+    /// was only one.
+    pub fn fail(&mut self, changes: &[Change]) -> bool {
+        let alone = changes.len() == 1;
+        for Change { id, .. } in changes {
+            let Some(known) = self.by_id.get_mut(id) else { continue };
+            known.attempts = if alone { Attempts::Failed } else { Attempts::Alone };
+            if !alone {
+                self.urgent.push_front(id.clone());
+            }
+        }
+        alone
+    }
+
+    /// Forgets which changes failed, so that they are made again.
+    pub fn retry(&mut self) {
+        for known in self.by_id.values_mut() {
+            known.attempts = Attempts::WithOthers;
+        }
+        self.requeue();
+    }
+
+    /// Whether some containers only wait to be given more.
+    pub fn widens_later(&self) -> bool {
+        !self.widening.is_empty()
+    }
+
+    /// Queues all containers that lack something, those with claims first.
+    pub(super) fn requeue(&mut self) {
+        let due = self.by_id.iter().filter(|(_, known)| known.updatable && self.is_lacking(known));
+        let (widening, urgent): (Vec<_>, Vec<_>) = due.partition(|(_, known)| self.only_widens(known));
+        let (claims, free): (Vec<_>, Vec<_>) = urgent.into_iter().partition(|(_, known)| known.usage != Use::Free);
+
+        let urgent = claims.into_iter().chain(free).map(|(id, _)| id.clone()).collect();
+        self.widening = widening.into_iter().map(|(id, _)| id.clone()).collect();
+        self.urgent = urgent;
+    }
+
+    /// Queues one container, if it lacks something.
+    pub(super) fn enqueue(&mut self, id: &str) {
+        if self.is_due(id) {
+            let widens = self.by_id.get(id).is_some_and(|known| self.only_widens(known));
+            let queue = if widens { &mut self.widening } else { &mut self.urgent };
+            queue.push_back(id.to_owned());
+        }
+    }
+
+    fn release(&mut self, id: &str) {
+        if let Some(known) = self.by_id.get_mut(id).filter(|known| known.usage == Use::Free) {
+            known.has = Arc::clone(&known.before);
+        }
+    }
+
+    /// Whether a container has nothing that it should not have.
+    fn only_widens(&self, known: &Known) -> bool {
+        let (has, wanted) = (&known.has.cpus, &self.wanted(known).cpus);
+        known.usage == Use::Free && (wanted.is_empty() || (!has.is_empty() && has.is_subset(wanted)))
+    }
+
+    /// Whether a container is to be changed now.
+    fn is_due(&self, id: &str) -> bool {
+        let due = |known: &Known| known.updatable && known.attempts != Attempts::Failed && self.is_lacking(known);
+        self.by_id.get(id).is_some_and(due)
+    }
+
+    /// What a container has once it has what it should. If that is the same as for `last`, it is kept once.
+    fn target(&self, known: &Known, last: Option<&Change>) -> Arc<Cpuset> {
+        let target = known.has.after(self.wanted(known));
+        match last {
+            Some(Change { placement, .. }) if **placement == *target => Arc::clone(placement),
+            _ => Arc::new(target.into_owned()),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Which plugin sets the memory nodes of a container that several plugins have claims in. Pure.
+//!
+//! `docs/development/nri-sharing.md` has the decision and its reasons.
+
+/// The prefix of the variables that say that a claim brings memory nodes. Like the mark of a claim, such a variable comes
+/// from the claim's CDI device: `DRA_MEMORY_NODES_<claim>_<request>=<driver>`.
+const MARK: &str = "DRA_MEMORY_NODES_";
+
+/// Whether a container's environment says that a claim of another driver than `own` brings its memory nodes.
+///
+/// Nothing proves that: a pod's author may write such a variable too. That is why it is only asked about containers with
+/// a claim of our own, and only the memory nodes of that same container depend on it.
+pub(super) fn are_claimed_elsewhere(own: &str, env: &[String]) -> bool {
+    let owners = env.iter().filter_map(|variable| variable.strip_prefix(MARK)?.split_once('='));
+    owners.into_iter().any(|(_, driver)| !driver.is_empty() && driver != own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_mark_of_another_driver_says_that_memory_nodes_are_claimed_elsewhere() {
+        let says = |variable: &str| are_claimed_elsewhere("dra.cpu", &["PATH=/bin".to_owned(), variable.to_owned()]);
+        assert!(says("DRA_MEMORY_NODES_0A1B_MAIN=dra.memory"));
+        for variable in [
+            "DRA_MEMORY_NODES_0A1B_MAIN=dra.cpu",
+            "DRA_MEMORY_NODES_0A1B_MAIN=",
+            "DRA_MEMORY_NODES_0A1B_MAIN",
+            "DRA_CLAIM_0A1B_MAIN=dra.memory/token",
+            "XDRA_MEMORY_NODES_0A1B_MAIN=dra.memory",
+        ] {
+            assert!(!says(variable), "{variable}");
+        }
+    }
+}
