@@ -1,4 +1,4 @@
-# The image is the static binary and nothing else: no shell, no package, nothing to pull. `make image` builds it.
+# The image contains only the static binary: no shell, no packages, nothing to pull. `make image` builds it.
 FROM scratch
 ARG BINARY=target/x86_64-unknown-linux-gnu/release/dra-operator
 ARG VERSION=dev
@@ -8,7 +8,7 @@ LABEL org.opencontainers.image.title="dra-operator" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
 COPY ${BINARY} /dra-operator
-# The controller needs no privilege. The node plugin's DaemonSet says itself that it runs as root, without capabilities:
-# the kubelet's directories belong to root.
+# The controller needs no privileges. The node plugin's DaemonSet sets root without capabilities itself, because the kubelet's
+# directories belong to root.
 USER 65532:65532
 ENTRYPOINT ["/dra-operator"]

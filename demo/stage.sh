@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the demo's scripts have in common: places, the tools, how things are shown and held to what was promised.
-# Sourced; does nothing else.
+# Shared by the demo's scripts: paths, tools, and functions that show commands and check results. To be sourced; has no other
+# effect.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 state=$PWD/target/demo
@@ -8,9 +8,9 @@ tools=$PWD/target/tools/bin
 namespace=dra-operator
 local_cluster=$PWD/target/cluster
 
-# A copy with one context: no kubeconfig of yours is changed. There while the demo is.
+# A copy with one context, so that your own kubeconfig stays unchanged. Exists as long as the demo.
 export KUBECONFIG=$state/kubeconfig
-# `kubectl dra` is the product, as a plugin of kubectl.
+# `kubectl dra` is the product as a kubectl plugin.
 export PATH=$state/bin:$tools:$PATH
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
@@ -23,30 +23,30 @@ title() { printf '\n%s\n\n' "$bold━━ $* ━━$plain"; }
 say() { printf '%s\n' "$*"; }
 command_line() { printf '%s\n' "$blue\$ $*$plain"; }
 
-# show COMMAND…: as a person would type it, and what it says.
+# show COMMAND…: prints the command as typed, then its output.
 show() {
   command_line "$(printf '%s ' "$@" | sed 's/ $//')"
   "$@"
   echo
 }
 
-# show_file FILE: without its comments.
+# show_file FILE: prints it without comments.
 show_file() {
   command_line "cat $1"
   grep -v '^ *#' "$1"
   echo
 }
 
-# broken WHAT…: ends the demo.
+# broken WHAT…: ends the demo with an error.
 broken() {
   printf '%s\n' "$red✘ $*$plain" >&2
-  echo "The cluster is as it was at that moment; \`make demo-down\` clears it." >&2
+  echo "The cluster is left in this state; \`make demo-down\` removes it." >&2
   exit 1
 }
 
-# holds WHAT IS EXPECTED: ends the demo where a fact is not as promised.
+# holds WHAT IS EXPECTED: ends the demo unless the two are equal.
 holds() {
-  [ "$2" = "$3" ] || broken "$1: expected '$3', is '$2'"
+  [ "$2" = "$3" ] || broken "$1: expected '$3', got '$2'"
   say "$green✔ $1$plain"
 }
 
@@ -55,7 +55,7 @@ wait_until() {
   local seconds=$1 what=$2 deadline=$((SECONDS + $1))
   shift 2
   until "$@" >/dev/null 2>&1; do
-    [ $SECONDS -lt $deadline ] || broken "$what: not within $seconds s"
+    [ $SECONDS -lt $deadline ] || broken "$what: still waiting after $seconds s"
     sleep 0.2
   done
 }

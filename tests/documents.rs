@@ -1,5 +1,5 @@
-//! What the documentation and the samples show is so: objects that would be taken, claims that no device ends, commands and
-//! what they print, links. IO: reads the checkout, runs the product.
+//! The documentation and the samples are correct: valid objects, claims that fail on no device, commands and their output,
+//! links, metrics. IO: reads the checkout, runs the product.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -53,9 +53,9 @@ fn files(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What is fenced as of a language.
+/// The fenced blocks of a language.
 fn fenced<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
-    // Between the fences is every second part.
+    // Every second part is between fences.
     let blocks = text.split("```").skip(1).step_by(2);
     blocks
         .filter_map(|block| block.split_once('\n'))
@@ -64,7 +64,7 @@ fn fenced<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Every YAML document that people are shown and that names the kind, with its file.
+/// Every YAML document of this kind that people are shown, with its file.
 fn shown(kind: &str) -> Vec<(String, Value)> {
     let mut blocks = Vec::new();
     let mut paths = vec![root().join("README.md")];
@@ -80,7 +80,7 @@ fn shown(kind: &str) -> Vec<(String, Value)> {
             blocks.push((name, text));
         }
     }
-    // In the chart's notes it is indented, for `kubectl apply -f -`.
+    // The chart's notes indent it, for `kubectl apply -f -`.
     let notes = read(NOTES);
     let lines = notes.lines().skip_while(|line| !line.ends_with("<<END")).skip(1).take_while(|line| *line != "  END");
     blocks.push((NOTES.into(), lines.map(|line| line[2..].to_owned() + "\n").collect()));
@@ -103,7 +103,7 @@ fn configs() -> Vec<(String, DraDriverConfig)> {
 }
 
 #[test]
-fn every_config_in_the_documents_would_be_taken() {
+fn every_config_in_the_documents_is_valid() {
     let settings = Settings { namespace: "dra-operator".into(), image: "image".into(), ..Settings::default() };
     let configs = configs();
     for (name, config) in &configs {
@@ -122,7 +122,7 @@ fn the_readme_shows_the_sample() {
     assert_eq!(spec("README.md"), spec("config/samples/cpu.yaml"));
 }
 
-/// A device of each server of the demo.
+/// One device of each of the demo's servers.
 fn devices() -> Vec<Device> {
     let device = |(kind, _): (&str, u32)| {
         let root = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn devices() -> Vec<Device> {
     KINDS.into_iter().map(device).collect()
 }
 
-/// Class and selectors of every choice of a claim's or a template's requests.
+/// The class and the selectors of every choice in the requests of a claim or a template.
 fn choices(claim: &Value) -> Vec<(String, Vec<DeviceSelector>)> {
     let spec = claim.pointer("/spec/spec").unwrap_or(&claim["spec"]);
     let requests = spec["devices"]["requests"].as_array().unwrap().iter();
@@ -149,7 +149,7 @@ fn choices(claim: &Value) -> Vec<(String, Vec<DeviceSelector>)> {
 }
 
 #[test]
-fn no_claim_in_the_documents_is_ended_by_a_device_under_any_config_in_them() {
+fn no_claim_in_the_documents_fails_on_a_device_under_any_config_in_them() {
     let (configs, devices) = (configs(), devices());
     let claims = [shown("ResourceClaim"), shown("ResourceClaimTemplate")].concat();
     let mut found = 0;
@@ -170,7 +170,7 @@ fn no_claim_in_the_documents_is_ended_by_a_device_under_any_config_in_them() {
             }
         }
     }
-    // A claim of a core, two choices of Xeons; in the documents, the samples and the demo.
+    // A claim for one core, and one with two choices of Xeons; in the documents, the samples and the demo.
     assert!(claims.len() >= 5 && found >= 4 * claims.len(), "{} claims, {found} matches", claims.len());
 }
 
@@ -203,15 +203,32 @@ fn a_machine_is_recorded_by_the_command_in_the_documents() {
     assert_eq!(operator(&["discover", "--host-root", recorded.to_str().unwrap()]), operator(&["discover"]));
 }
 
-#[test]
-fn every_link_in_the_documents_leads_somewhere() {
-    let mut paths = vec![root().join("README.md"), root().join("CONTRIBUTING.md"), root().join("CHANGELOG.md")];
-    for folder in ["docs", "charts", "tests/cluster", "tests/bench"] {
+/// The documents, each with its text.
+fn documents() -> Vec<(PathBuf, String)> {
+    let mut paths: Vec<_> = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|file| root().join(file)).into();
+    for folder in ["docs", "charts", "tests/cluster", "tests/bench", "tests/mutants"] {
         files(&root().join(folder), &["md"], &mut paths);
     }
+    paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn no_line_of_prose_is_longer_than_120_characters() {
+    for (path, text) in documents() {
+        // What is fenced may be a program's output, and a row of a table cannot be wrapped.
+        let mut fenced = false;
+        for (number, line) in text.lines().enumerate() {
+            fenced ^= line.trim_start().starts_with("```");
+            let length = line.chars().count();
+            assert!(fenced || line.starts_with('|') || length <= 120, "{}:{}: {length}", path.display(), number + 1);
+        }
+    }
+}
+
+#[test]
+fn every_link_in_the_documents_leads_somewhere() {
     let mut links = 0;
-    for path in paths {
-        let text = fs::read_to_string(&path).unwrap();
+    for (path, text) in documents() {
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if link.starts_with("http") {
                 continue;

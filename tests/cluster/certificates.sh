@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The cluster's own certificate authority, certificates and kubeconfig files. Sourced.
+# The cluster's own certificate authority, certificates and kubeconfig files. To be sourced.
 
 pki=$cluster/pki
 
@@ -17,7 +17,7 @@ certificate() {
     -days 3650 -extfile "$dir/$name.ext" -out "$dir/$name.crt" 2>/dev/null
 }
 
-# make_certificates: once; renamed into place when whole.
+# make_certificates: once; renamed into place when complete.
 make_certificates() {
   [ ! -d "$pki" ] || return 0
   local dir=$pki.new
@@ -39,7 +39,7 @@ make_certificates() {
   mv "$dir" "$pki"
 }
 
-# make_kubeconfig NAME FILE: everything inline, so that the file can be taken elsewhere.
+# make_kubeconfig NAME FILE: with everything inline, so that the file works anywhere.
 make_kubeconfig() {
   local name=$1 file=$2
   (

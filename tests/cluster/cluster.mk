@@ -16,24 +16,24 @@ STAMP := -X $(STAMPED).gitVersion=v$(KUBERNETES) -X $(STAMPED).gitMajor=$(word 1
 CLUSTER_TOOLS := $(addprefix $(TOOLS)/,kube kubectl containerd containerd-shim-runc-v2 ctr kwok image) \
   target/tools/kwok-stages.yaml target/tools/pause.tar target/tools/busybox.tar
 
-# A prerequisite named first: what cannot be is said before a quarter of an hour of building.
+# Comes first among the prerequisites, so that it fails before a quarter of an hour of building.
 cluster-check:
 	@$(CLUSTER)/check
 
-cluster-up: cluster-check $(CLUSTER_TOOLS) ## start the local cluster, or put it right
+cluster-up: cluster-check $(CLUSTER_TOOLS) ## start the local cluster, or restart what has stopped
 	@$(CLUSTER)/up
 
-cluster-down: ## stop the local cluster and leave nothing behind
+cluster-down: ## stop the local cluster and remove everything it created
 	@$(CLUSTER)/down
 
-cluster-smoke: cluster-up ## try the local cluster with a pod
+cluster-smoke: cluster-up ## try the local cluster with pods
 	@$(CLUSTER)/smoke
 
-tools: $(CLUSTER_TOOLS) $(addprefix $(TOOLS)/,helm kustomize kubeconform) ## build every tool of the tests
+tools: $(CLUSTER_TOOLS) $(addprefix $(TOOLS)/,helm kustomize kubeconform) ## build all tools that the tests use
 
-# One after the other: each takes all the cores it can get.
+# One after another: each uses all the cores it can get.
 $(TOOLS)/kube: $(MODULE) $(wildcard $(CLUSTER)/kube/*.go)
-	@$(CLUSTER)/build "Kubernetes $(KUBERNETES) (the first time about 7 minutes on 2 cores)" $(CLUSTER) \
+	@$(CLUSTER)/build "Kubernetes $(KUBERNETES) (about 7 minutes on 2 cores the first time)" $(CLUSTER) \
 	  -ldflags '-s -w $(STAMP)' -o $(OUT)/kube ./kube
 
 $(TOOLS)/kubectl: $(TOOLS)/kube
@@ -41,7 +41,7 @@ $(TOOLS)/kubectl: $(TOOLS)/kube
 
 $(TOOLS)/containerd $(TOOLS)/containerd-shim-runc-v2 $(TOOLS)/ctr &: $(RUNTIME)
 	@mkdir -p $(TOOLS)
-	@$(CLUSTER)/build "containerd, its shim and ctr (the first time about a minute)" $(CLUSTER)/containerd \
+	@$(CLUSTER)/build "containerd, its shim and ctr (about a minute the first time)" $(CLUSTER)/containerd \
 	  -tags 'no_btrfs no_zfs no_devmapper' -ldflags '-s -w' -o $(OUT)/ \
 	  $(addprefix github.com/containerd/containerd/v2/cmd/,containerd containerd-shim-runc-v2 ctr)
 
@@ -62,7 +62,7 @@ $(TOOLS)/image $(TOOLS)/pause &: $(wildcard $(CLUSTER)/image/*.go $(CLUSTER)/pau
 	@mkdir -p $(TOOLS)
 	@$(CLUSTER)/build "the image maker" $(CLUSTER) -ldflags '-s -w' -o $(OUT)/ ./image ./pause
 
-# The stages as kwok releases them: nodes at once Ready, pods at once Running.
+# The stages from the kwok release: nodes become Ready and pods Running at once.
 target/tools/kwok-stages.yaml: $(MODULE)
 	@mkdir -p $(@D)
 	@stages=$$(cd $(CLUSTER) && go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage; \

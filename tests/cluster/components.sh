@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# How each component is configured, started and known to be well. Sourced after processes.sh and
-# certificates.sh: start_NAME starts it unless it runs, ready_NAME succeeds when it serves.
+# Configures, starts and checks each component. To be sourced after processes.sh and certificates.sh. start_NAME starts a
+# component unless it runs; ready_NAME succeeds once it serves.
 
 components=(etcd kube-apiserver containerd kube-controller-manager kube-scheduler kubelet kube-proxy kwok)
 
-# put FILE: writes what it reads, whole, if it is new: kube-proxy ends when its file is written, even with the same.
+# put FILE: writes its input, atomically and only if it differs: kube-proxy exits when its file is written, changed or not.
 put() {
   cat >"$1.new"
   if cmp -s "$1.new" "$1"; then rm "$1.new"; else mv "$1.new" "$1"; fi
 }
 
-# wait_ready NAME…: until each serves; one that ends meanwhile is not waited for.
+# wait_ready NAME…: waits until each serves; fails early for one that exits.
 wait_ready() {
   local name deadline=$((SECONDS + 60))
   for name in "$@"; do
@@ -28,7 +28,7 @@ wait_ready() {
 healthz() { curl -fsS --noproxy '*' --max-time 2 -o /dev/null "$@"; }
 healthz_as_admin() { healthz --cacert "$pki/ca.crt" --cert "$pki/admin.crt" --key "$pki/admin.key" "$@"; }
 gates() { [ -z "$feature_gates" ] || echo "--feature-gates=$feature_gates"; }
-# gates_yaml LINE…: the featureGates of a configuration file: those given, and KUBE_FEATURE_GATES.
+# gates_yaml LINE…: the featureGates of a configuration file: the given ones and those in KUBE_FEATURE_GATES.
 gates_yaml() { printf '  %s\n' "$@"; tr , '\n' <<<"$feature_gates" | sed -n 's/^\(.*\)=\(.*\)$/  \1: \2/p'; }
 
 start_etcd() {
@@ -158,13 +158,13 @@ authorization: {mode: Webhook}
 tlsCertFile: $pki/kubelet.crt
 tlsPrivateKeyFile: $pki/kubelet.key
 clusterDomain: cluster.local
-clusterDNS: [10.202.0.10] # nothing serves there; without it every pod gets a warning event
+clusterDNS: [10.202.0.10] # nothing listens there, but without it every pod gets a warning Event
 cgroupDriver: cgroupfs
 cgroupRoot: /$cgroup
 failCgroupV1: false
 failSwapOn: false
 cpuManagerPolicy: none
-crashLoopBackOff: {maxContainerRestartPeriod: 1s} # a container that was killed is started again at once, each time
+crashLoopBackOff: {maxContainerRestartPeriod: 1s} # restart a killed container at once, every time
 enforceNodeAllocatable: []
 localStorageCapacityIsolation: false
 podLogsDir: $var/pod-logs
@@ -203,7 +203,7 @@ EOF
 }
 ready_kube-proxy() { healthz http://127.0.0.1:10256/healthz; }
 
-# kwok keeps the nodes annotated kwok.x-k8s.io/node=fake alive, and runs the pods bound to them.
+# kwok keeps the nodes annotated kwok.x-k8s.io/node=fake alive, and pretends to run the pods bound to them.
 start_kwok() {
   make_kubeconfig kwok "$config/kwok.kubeconfig"
   start kwok "$tools/kwok" --kubeconfig="$config/kwok.kubeconfig" --config="$checkout/target/tools/kwok-stages.yaml" \

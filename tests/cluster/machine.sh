@@ -1,24 +1,24 @@
 # shellcheck shell=bash
-# What the cluster changes on the machine, and how each change is taken back. Sourced after settings.sh.
+# What the cluster changes on the machine, and how it undoes each change. To be sourced after settings.sh.
 
-before=$var/before # how the machine was before the first start
+before=$var/before # the state of the machine before the first start
 
-# Directories that components make in places of their own choosing: those that were absent go again.
+# Directories that components create outside the cluster's own: those that did not exist before are removed.
 makes=(/var/run/nri $cdi_dir /var/lib/kubelet /var/lib/cni /run/containerd /run/mount /var/log/containers)
 sysctls=(net.ipv4.ip_forward net.ipv4.conf.all.route_localnet net.netfilter.nf_conntrack_max
   net.netfilter.nf_conntrack_tcp_timeout_established net.netfilter.nf_conntrack_tcp_timeout_close_wait
   vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys
   kernel.keys.root_maxbytes)
 
-# chains COMMAND: the chains that Kubernetes and CNI name as theirs, as "TABLE CHAIN".
+# chains COMMAND: the chains whose names belong to Kubernetes and CNI, as "TABLE CHAIN".
 chains() {
   "$1-save" 2>/dev/null | awk '/^\*/ { table = substr($1, 2) } /^:(KUBE|CNI)-/ { print table, substr($1, 2) }'
 }
 
-# tables COMMAND: the tables that there are. The kernel makes one, with its base chains, for the first rule in it.
+# tables COMMAND: the existing tables. The kernel creates a table, with its base chains, for the first rule in it.
 tables() { "$1-save" 2>/dev/null | sed -n 's/^\*//p'; }
 
-# remember: how the machine is; once, and whole or not at all.
+# remember: records the state of the machine, once, and completely or not at all.
 remember() {
   [ ! -d $before ] || return 0
   rm -rf $before.new
@@ -53,7 +53,7 @@ make_bridge() {
   sysctl -q -w net.ipv4.ip_forward=1
 }
 
-# drop_chains COMMAND: the chains that were not there before, and the rules elsewhere that lead to them.
+# drop_chains COMMAND: drops the chains that did not exist before, and the rules elsewhere that lead to them.
 drop_chains() {
   local command=$1 table ours
   ours=$(chains "$command" | grep -vxFf "$before/$command" || true)
@@ -68,11 +68,11 @@ drop_chains() {
         for (i = 3; i < NF; i++) if (($i == "-j" || $i == "-g") && ($(i + 1) in own)) { sub(/^-A/, "-D"); print; break }
       }
       END { for (c in own) print "-F " c; for (c in own) print "-X " c; print "COMMIT" }
-    ' | "$command-restore" --noflush 2>/dev/null || say "could not take back the chains of $command table $table"
+    ' | "$command-restore" --noflush 2>/dev/null || say "could not remove the chains of $command table $table"
   done
 }
 
-# drop_tables COMMAND FAMILY: the tables that were not there before, where nobody else has put anything into them.
+# drop_tables COMMAND FAMILY: drops the tables that did not exist before and that nothing else uses.
 drop_tables() {
   local command=$1 table
   [ -f "$before/$command.tables" ] || return 0
@@ -89,7 +89,7 @@ unmount_all() {
     done
 }
 
-# remove_groups: deepest first; a group can stay busy for a moment after its last process has gone.
+# remove_groups: deepest first; a group can stay busy for a moment after its last process has exited.
 remove_groups() {
   local hierarchy tries
   for hierarchy in "$cgroups"/*/; do
@@ -100,7 +100,7 @@ remove_groups() {
   done
 }
 
-# restore: takes everything back. The order is from the users of a thing to the thing.
+# restore: undoes everything. Whatever uses a thing goes before the thing itself.
 restore() {
   local place
   unmount_all
@@ -112,7 +112,7 @@ restore() {
     drop_tables iptables ip
     drop_tables ip6tables ip6
     sed 's/ = /=/' $before/sysctls | while IFS= read -r setting; do sysctl -q -w "$setting" 2>/dev/null || true; done
-    # In a place that was there before, only what leads into the cluster's own directories is ours.
+    # In a directory that existed before, only links into the cluster's own directories are ours.
     [ ! -d /var/log/containers ] || find /var/log/containers -lname "$var/*" -delete
     rm -f $nri_socket
     while IFS= read -r place; do

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Starting and stopping the components. Sourced after settings.sh.
+# Starts and stops the components. To be sourced after settings.sh.
 #
-# A component runs in a control group of its own in the pids hierarchy. A pid counts only while its
-# process is in that group: a number that was used again by a stranger is never taken for ours.
+# Each component runs in its own control group in the pids hierarchy. A pid counts only while its process is in that
+# group, so a number that another process reuses is never mistaken for ours.
 
 group_of() { echo "$cgroups/pids/$cgroup/system/$1"; }
 
@@ -15,7 +15,7 @@ pid() {
   echo "$pid"
 }
 
-# start NAME COMMAND…: with a clean environment; unless it runs already by this very command, binary and files.
+# start NAME COMMAND…: with a clean environment, unless it already runs with the same command, binary and files.
 start() {
   local name=$1 group descriptor word wanted
   group=$(group_of "$1")
@@ -26,13 +26,13 @@ start() {
   done
   if pid "$name" >/dev/null; then
     [ "$(cat "$run/pids/$name.command" 2>/dev/null)" != "$wanted" ] || return 0
-    say "$name: its binary, its flags or its files have changed"
+    say "restarting $name: its binary, flags or files have changed"
     stop "$name"
   fi
   mkdir -p "$group" "$run/pids" "$logs"
   echo "$wanted" >"$run/pids/$name.command"
   (
-    # Nothing of the caller's stays open in a component: not its locks, not its pipes.
+    # A component must not keep the caller's locks and pipes open.
     for descriptor in "/proc/$BASHPID/fd"/*; do
       descriptor=${descriptor##*/}
       [ "$descriptor" -le 2 ] || eval "exec $descriptor>&-"
@@ -44,7 +44,7 @@ start() {
   ) &
 }
 
-# stop NAME [SIGNAL]: and waits; a component that takes more than 10 s is killed.
+# stop NAME [SIGNAL]: stops and waits; kills a component that takes more than 10 s.
 stop() {
   local name=$1 signal=${2:-TERM} pid deadline=$((SECONDS + 10))
   pid=$(pid "$name") || return 0
@@ -60,13 +60,13 @@ every_pid() {
   [ ! -d "$cgroups/pids/$cgroup" ] || find "$cgroups/pids/$cgroup" -name cgroup.procs -exec cat {} + 2>/dev/null
 }
 
-# stop_everything: the kubelet first, so that nothing is started again. The cluster's data goes, so
-# nothing needs an orderly end: killed until none is left, for a process may be just being born.
+# stop_everything: the kubelet first, so that it starts nothing again. The cluster's data goes too, so nothing needs a
+# graceful stop. Repeats until no process is left, because one may just be starting.
 stop_everything() {
   local pids deadline=$((SECONDS + 30))
   stop kubelet
   while pids=$(every_pid) && [ -n "$pids" ]; do
-    [ $SECONDS -lt $deadline ] || fail "these processes do not end: $pids"
+    [ $SECONDS -lt $deadline ] || fail "these processes do not exit: $pids"
     # shellcheck disable=SC2086
     kill -KILL $pids 2>/dev/null || true
     sleep 0.05
@@ -75,7 +75,7 @@ stop_everything() {
 
 # why NAME: the end of a component's log, for an error message.
 why() {
-  pid "$1" >/dev/null || echo "cluster: $1 has ended." >&2
+  pid "$1" >/dev/null || echo "cluster: $1 has exited." >&2
   echo "cluster: the end of $logs/$1.log:" >&2
   tail -n 15 "$logs/$1.log" >&2
 }

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# Names, addresses and places of the local cluster. Sourced; does nothing else.
+# Names, addresses and paths of the local cluster. To be sourced; has no other effect.
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 checkout=$(cd "$here/../.." && pwd)
 tools=$checkout/target/tools/bin
-cluster=$checkout/target/cluster # this checkout's: credentials, configuration, data of etcd, logs
+cluster=$checkout/target/cluster # in the checkout: credentials, configuration, etcd's data, logs
 config=$cluster/config
 logs=$cluster/logs
 kubeconfig=$cluster/kubeconfig
 
-# The machine's: short, so that the path of a unix socket in it stays within 108 bytes.
+# On the machine. Short, so that the path of a unix socket in it stays within 108 bytes.
 var=/var/lib/dra-local
 run=/run/dra-local
 kubelet_root=$var/kubelet
@@ -20,7 +20,7 @@ cni_bin=/usr/lib/cni
 
 node=dra-node-1
 bridge=dra-local0
-# The bridge's address is the node's, so that nothing depends on the machine's own network.
+# The node has the bridge's address, so that nothing depends on the machine's own network.
 address=10.201.0.1
 pod_cidr=10.201.0.0/24
 service_cidr=10.202.0.0/16
@@ -28,20 +28,20 @@ service_address=10.202.0.1 # of the API server, in pods
 server=https://$address:6443
 etcd_url=http://127.0.0.1:2379
 
-# The parent of every control group: of the components (in the pids hierarchy) and of the pods.
+# The parent of all control groups: those of the components (in the pids hierarchy) and of the pods.
 cgroup=dra-local
 cgroups=/sys/fs/cgroup
 
-# Extra gates for every component of Kubernetes, as in "A=true,B=false".
+# Extra feature gates for every Kubernetes component, such as "A=true,B=false".
 feature_gates=${KUBE_FEATURE_GATES:-}
 
 say() { echo "cluster: $*"; }
 fail() { echo "cluster: $*" >&2; exit 1; }
 
-# One script at a time changes the cluster. The lock is on a directory that is always there, so that
-# none is left behind; it ends with the process that holds it.
+# One script at a time changes the cluster. The lock is on a directory that always exists, so no lock file is left
+# behind; it ends with the process that holds it.
 lock() {
-  [ "$(id -u)" = 0 ] || fail "this needs root: it makes control groups, a bridge and mounts"
+  [ "$(id -u)" = 0 ] || fail "this needs root: it creates control groups, a bridge and mounts"
   exec 9</run
   flock -w 300 9 || fail "another script has been changing the cluster for 5 minutes: see ps -ef | grep $here"
 }

@@ -105,8 +105,8 @@ fn a_field_that_kubernetes_does_not_know_is_found() {
 #[case("crds.keep=maybe", "/crds/keep")]
 #[case("resources.request.cpu=1", "request")]
 #[case("podDisruptionBudget.maxUnavailable=half", "/podDisruptionBudget/maxUnavailable")]
-#[case("metrics.serviceMonitor.enabled=true", "needs metrics.service.enabled")]
-#[case("serviceAccount.create=false", "serviceAccount.name is needed")]
+#[case("metrics.serviceMonitor.enabled=true", "requires metrics.service.enabled")]
+#[case("serviceAccount.create=false", "serviceAccount.name is required")]
 fn a_value_that_makes_no_sense_is_refused_by_name(#[case] value: &str, #[case] said: &str) {
     let error = try_helm_template(&[value]).expect_err(value);
     assert!(error.contains(said), "{error}");

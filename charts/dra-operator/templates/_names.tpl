@@ -3,7 +3,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* The release's name, followed by the chart's where it lacks it. */}}
+{{/* The release's name, followed by the chart's name unless it contains it. */}}
 {{- define "dra-operator.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
@@ -14,7 +14,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* A Service's name has 63 characters at most. */}}
+{{/* A Service name has at most 63 characters. */}}
 {{- define "dra-operator.metricsName" -}}
 {{- printf "%s-metrics" (include "dra-operator.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}
@@ -27,11 +27,11 @@
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "dra-operator.fullname" .) .Values.serviceAccount.name -}}
 {{- else -}}
-{{- required "serviceAccount.name is needed where serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- required "serviceAccount.name is required if serviceAccount.create is false" .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What the Deployment selects by: never changes in the life of a release. */}}
+{{/* The Deployment selects by these: they never change during the life of a release. */}}
 {{- define "dra-operator.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "dra-operator.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
