@@ -1,22 +1,22 @@
 //! One match as CEL. Pure.
 //!
-//! Every expression is total: whatever a device's attribute holds, there is an answer and no error, and the API server's
-//! cost estimate stays small. What that takes was tried on Kubernetes 1.37's own evaluator:
-//! - an unknown name is an error, so each name is looked for first;
-//! - a literal is compared from the left (`"Xeon" == x`): `x == "Xeon"` is an error where x is a version, and so is
-//!   `x in ["Xeon"]`;
-//! - a version is compared from the right (`x == semver("1.2.3")`), for the same reason;
-//! - `<` and its like are errors on other types, so the type is asked for first, as `type(x) in [int]`: the cost of
-//!   `type(x) == int` is estimated as without bound, and the API server refuses it.
+//! Every expression is total: for any attribute value it is true or false, never an error, and the API server's cost
+//! estimate stays small. The rules below were verified with the evaluator of Kubernetes 1.37:
+//! - an unknown name is an error, so each expression first tests that the name exists;
+//! - a literal goes on the left (`"Xeon" == x`): if x is a version, `x == "Xeon"` and `x in ["Xeon"]` are errors;
+//! - a version goes on the right (`x == semver("1.2.3")`), for the same reason;
+//! - `<`, `<=`, `>` and `>=` are errors on other types, so the type is tested first, as `type(x) in [int]`. The API server
+//!   rejects `type(x) == int`, because it estimates its cost as unbounded.
 
 use crate::{
     api::{Match, MatchOperator, Scalar},
+    dns::is_subdomain,
     slices::quantity::Amount,
 };
 
 use super::PolicyError;
 
-/// Longest string or version that an attribute can hold, in bytes (`DeviceAttributeMaxValueLength`).
+/// Longest string or version of an attribute, in bytes (`DeviceAttributeMaxValueLength`).
 const MAX_VALUE: usize = 64;
 
 /// What a match is on.
@@ -28,7 +28,7 @@ pub(super) enum Source {
     Capacity,
 }
 
-/// A match that was read: its expression is total.
+/// A parsed match. Its expression is total.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Term {
     source: Source,
@@ -37,18 +37,18 @@ pub(super) struct Term {
     test: Test,
 }
 
-/// What is asked of a value, as CEL in which `VALUE` is the value.
+/// What is demanded of a value, as CEL in which `VALUE` stands for the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Test {
     Exists,
     DoesNotExist,
-    /// One of these is true.
+    /// At least one of these is true.
     Any(Vec<String>),
     /// None of these is true.
     None(Vec<String>),
 }
 
-/// Stands for the value in a test's CEL. No literal can hold it: control characters are escaped.
+/// Stands for the value in a test's CEL. It cannot occur in a literal, where control characters are escaped.
 const VALUE: &str = "\u{1}";
 
 /// The first term of every class.
@@ -57,13 +57,13 @@ pub(super) fn driver(name: &str) -> String {
 }
 
 impl Term {
-    /// Reads a match. An error names the field of the match.
+    /// Parses a match. An error names the field of the match.
     pub(super) fn parse(source: Source, one: &Match, driver: &str) -> Result<Self, PolicyError> {
         let (domain, name) = parse_key(&one.key, driver)?;
         let test = match one.operator {
             MatchOperator::Exists | MatchOperator::DoesNotExist => {
                 if one.value.is_some() || one.values.is_some() {
-                    return Err(misplaced(one, "takes neither `value` nor `values`: leave them out"));
+                    return Err(misplaced(one, "takes neither `value` nor `values`: remove them"));
                 }
                 if one.operator == MatchOperator::Exists { Test::Exists } else { Test::DoesNotExist }
             }
@@ -85,12 +85,12 @@ impl Term {
         Ok(Self { source, domain: domain.to_owned(), name: name.to_owned(), test })
     }
 
-    /// Whether it is on a capacity, and the domain and the name of what it is on.
+    /// Whether it tests a capacity, and the domain and the name of what it tests.
     pub(super) fn subject(&self) -> (bool, &str, &str) {
         (self.source == Source::Capacity, &self.domain, &self.name)
     }
 
-    /// Whether both are on the same attribute or capacity.
+    /// Whether both test the same attribute or capacity.
     pub(super) fn same_key(&self, other: &Self) -> bool {
         (self.source, &self.domain, &self.name) == (other.source, &other.domain, &other.name)
     }
@@ -122,17 +122,14 @@ impl Term {
     }
 }
 
-/// Domain and name of a key; a bare name is under the driver's own.
+/// Domain and name of a key. A bare name is in the driver's own domain.
 fn parse_key<'a>(key: &'a str, driver: &'a str) -> Result<(&'a str, &'a str), PolicyError> {
     let (domain, name) = key.split_once('/').unwrap_or((driver, key));
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let label =
-        |label: &str| !label.is_empty() && label.chars().all(inner) && !label.starts_with('-') && !label.ends_with('-');
-    if domain.len() > 63 || !domain.split('.').all(label) {
+    if domain.len() > 63 || !is_subdomain(domain) {
         return Err(PolicyError::new(
             "key",
             format!(
-                "{key:?}: what is before the '/' must be a domain of at most 63 lower-case letters, digits, '-' and '.', such as cpu.intel.com/family"
+                "{key:?}: the part before the '/' must be a DNS subdomain of at most 63 characters (a-z, 0-9, '-', '.'), such as cpu.intel.com/family"
             ),
         ));
     }
@@ -142,7 +139,7 @@ fn parse_key<'a>(key: &'a str, driver: &'a str) -> Result<(&'a str, &'a str), Po
         return Err(PolicyError::new(
             "key",
             format!(
-                "{key:?}: an attribute's name is at most 32 letters, digits and '_', and does not begin with a digit, such as cores or cpu.intel.com/family"
+                "{key:?}: an attribute name has at most 32 characters (letters, digits, '_') and does not start with a digit, such as cores or cpu.intel.com/family"
             ),
         ));
     }
@@ -159,7 +156,7 @@ fn equalities(source: Source, values: &[Scalar]) -> Result<Vec<String>, PolicyEr
     if source == Source::Attributes && ints != 0 && ints != values.len() {
         return Err(PolicyError::new(
             "values",
-            "they are of different types, and an attribute has one: write all with quotes (strings, versions, \"true\" and \"false\"), or all without (integers)",
+            "they mix types, and an attribute has one type: write all of them with quotes (strings, versions, \"true\" and \"false\"), or all without (integers)",
         ));
     }
     let mut tests = Vec::new();
@@ -169,7 +166,7 @@ fn equalities(source: Source, values: &[Scalar]) -> Result<Vec<String>, PolicyEr
             (Source::Capacity, value) => {
                 tests.push(format!("{VALUE}.compareTo(quantity({})) == 0", quantity(value, &field)?));
             }
-            // On the wire it is a string: the attribute may be either.
+            // The API has "true" and "false" as strings, so the attribute may be a boolean or a string.
             (Source::Attributes, Scalar::Bool(value)) => {
                 tests.extend([format!("{value} == {VALUE}"), format!("\"{value}\" == {VALUE}")]);
             }
@@ -222,16 +219,13 @@ fn string(value: &str, field: &str) -> Result<String, PolicyError> {
     if value.len() > MAX_VALUE {
         return Err(PolicyError::new(
             field,
-            format!(
-                "{value:?} has {} bytes, and no attribute has more than {MAX_VALUE}: it could never match",
-                value.len()
-            ),
+            format!("{value:?} has {} bytes and can never match: an attribute has at most {MAX_VALUE}", value.len()),
         ));
     }
     Ok(literal(value))
 }
 
-/// A strict semantic version, less its build metadata, which plays no part in comparing.
+/// A strict semantic version without its build metadata, which does not count in comparisons.
 fn version(value: &str) -> Option<String> {
     let mut version = semver::Version::parse(value).ok().filter(|_| value.len() <= MAX_VALUE)?;
     version.build = semver::BuildMetadata::EMPTY;
@@ -249,7 +243,7 @@ fn quantity(value: &Scalar, field: &str) -> Result<String, PolicyError> {
         Some(_) if text.len() <= MAX_VALUE => Ok(literal(&text)),
         _ => Err(PolicyError::new(
             field,
-            format!("{text:?} is no quantity: write a number with a unit if need be, such as 4, 500m or 16Gi"),
+            format!("{text:?} is not a quantity: write a number, with a unit if needed, such as 4, 500m or 16Gi"),
         )),
     }
 }
@@ -262,7 +256,7 @@ fn literal(text: &str) -> String {
         match c {
             '"' => quoted.push_str("\\\""),
             '\\' => quoted.push_str("\\\\"),
-            // What could break a line or hide in it; all of these are in the first plane.
+            // Characters that break a line or are invisible; all of them have four hexadecimal digits.
             c if c.is_control() || ('\u{2028}'..='\u{202e}').contains(&c) || c == '\u{feff}' => {
                 quoted.extend(["\\u", &format!("{:04x}", u32::from(c))]);
             }
@@ -273,7 +267,7 @@ fn literal(text: &str) -> String {
     quoted
 }
 
-/// Words that CEL's grammar reserves, which cannot follow a dot.
+/// Words that CEL's grammar reserves: they cannot follow a dot.
 fn is_reserved(name: &str) -> bool {
     const RESERVED: [&str; 21] = [
         "true",

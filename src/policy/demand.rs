@@ -1,4 +1,4 @@
-//! What a policy asks of a device, one demand after the other. Pure.
+//! What a policy demands of a device. Pure.
 
 use crate::api::{DeviceClassPolicy, Match};
 
@@ -9,16 +9,16 @@ use super::{
 
 /// One demand of a policy's preset or matches.
 pub(super) struct Demand {
-    /// Where it is written, from the policy's own root.
+    /// The field it comes from, relative to the policy.
     pub(super) field: String,
     pub(super) kind: Kind,
 }
 
-/// What is asked.
+/// What is demanded.
 pub(super) enum Kind {
-    /// That this holds.
+    /// This must hold.
     One(Match, Term),
-    /// That not all of these hold.
+    /// These must not all hold.
     NotAll(Vec<Term>),
 }
 
@@ -35,8 +35,8 @@ impl Demand {
     }
 }
 
-/// All of a policy's. Of the preset's, those go that the admin's own matches replace: a match on the same key, or, of a
-/// group that may not all hold, on the key of any.
+/// All demands of a policy. An explicit match replaces the preset's demand on the same key; a demand that several matches
+/// must not all hold is replaced by an explicit match on any of their keys.
 pub(super) fn demands(policy: &DeviceClassPolicy, driver: &str) -> Result<Vec<Demand>, PolicyError> {
     let own = parse(Source::Attributes, "matchAttributes", &policy.match_attributes, driver)?;
     let mut demands = Vec::new();

@@ -1,8 +1,8 @@
 //! Policy to DeviceClasses: presets and matches become guarded CEL, and what a class matches is counted. Pure.
 //!
-//! A device that lacks a name, or has it with another type, must never abort a claim's allocation, so every expression
-//! made here is total: it is true or false for any device there can be. Only raw `selectors` are the admin's own risk;
-//! they come last, after the driver's name and the matches have sorted out foreign devices.
+//! A device without an attribute, or with an attribute of another type, must not abort a claim's allocation. So every
+//! expression made here is total: it is true or false for any possible device. Only raw `selectors` can fail; they come
+//! last, after the driver's name and the matches have ruled out other drivers' devices.
 
 mod cel;
 mod demand;
@@ -30,7 +30,7 @@ pub const MAX_EXPRESSION: usize = 10 * 1024;
 /// Most selectors of a class (`DeviceSelectorsMaxSize`).
 pub const MAX_SELECTORS: usize = 32;
 
-/// Every class of a DraDriverConfig: its name with the class to make, or why not, with the field's path from `spec`.
+/// Every class of a DraDriverConfig: its name and the class to create, or the error, with the field's path from `spec`.
 pub fn device_classes(spec: &DraDriverConfigSpec) -> Vec<(&str, Result<DeviceClassSpec, PolicyError>)> {
     let mut names = BTreeSet::new();
     let classes = spec.device_classes.iter().enumerate();
@@ -39,14 +39,14 @@ pub fn device_classes(spec: &DraDriverConfigSpec) -> Vec<(&str, Result<DeviceCla
             let class = if names.insert(policy.name.as_str()) {
                 device_class(policy, spec.driver_name())
             } else {
-                Err(PolicyError::new("name", format!("{:?} is there twice: give each class its own name", policy.name)))
+                Err(PolicyError::new("name", format!("{:?} is used twice: give each class its own name", policy.name)))
             };
             (policy.name.as_str(), class.map_err(|error| error.within(&format!("spec.deviceClasses[{index}]"))))
         })
         .collect()
 }
 
-/// The DeviceClass that a policy describes. An error names the field from the policy's own root: `matchAttributes[0].value`.
+/// The DeviceClass that a policy describes. An error names the field relative to the policy: `matchAttributes[0].value`.
 pub fn device_class(policy: &DeviceClassPolicy, driver_name: &str) -> Result<DeviceClassSpec, PolicyError> {
     check_name(&policy.name)?;
     let mut terms = vec![cel::driver(driver_name)];
@@ -66,7 +66,7 @@ pub fn device_class(policy: &DeviceClassPolicy, driver_name: &str) -> Result<Dev
         return Err(PolicyError::new(
             "selectors",
             format!(
-                "they make {} selectors with those of the matches, and a DeviceClass takes {MAX_SELECTORS}: join some with &&",
+                "together with the matches they make {} selectors, and a DeviceClass may have {MAX_SELECTORS}: join some with &&",
                 expressions.len()
             ),
         ));
@@ -85,13 +85,15 @@ fn check_name(name: &str) -> Result<(), PolicyError> {
     } else {
         Err(PolicyError::new(
             "name",
-            format!("{name:?} is no DNS subdomain: write lower-case letters, digits and '-', such as high-performance"),
+            format!(
+                "{name:?} is not a DNS subdomain: use lower-case letters, digits and '-', such as high-performance"
+            ),
         ))
     }
 }
 
-/// Joins terms into as few expressions as their length allows. All selectors of a class must be true, in their order, so
-/// it does not matter where the cut is.
+/// Joins terms into as few expressions as the length limit allows. A class's selectors must all be true and are evaluated
+/// in order, so it does not matter where they are split.
 fn join(terms: Vec<String>, policy: &DeviceClassPolicy) -> Result<Vec<String>, PolicyError> {
     let mut expressions: Vec<String> = Vec::new();
     for term in terms {
@@ -102,7 +104,7 @@ fn join(terms: Vec<String>, policy: &DeviceClassPolicy) -> Result<Vec<String>, P
             return Err(PolicyError::new(
                 "matchAttributes",
                 format!(
-                    "the values of {key:?} make an expression of {} bytes, and a selector takes {MAX_EXPRESSION}: write fewer or shorter values",
+                    "the values of {key:?} make an expression of {} bytes, and a selector may have {MAX_EXPRESSION}: use fewer or shorter values",
                     term.len()
                 ),
             ));
@@ -120,13 +122,13 @@ fn join(terms: Vec<String>, policy: &DeviceClassPolicy) -> Result<Vec<String>, P
 
 fn raw(selector: &str) -> Result<String, PolicyError> {
     if selector.trim().is_empty() {
-        return Err(PolicyError::new("", "it is empty: write a CEL expression over `device`, or leave it out"));
+        return Err(PolicyError::new("", "it is empty: write a CEL expression over `device`, or remove it"));
     }
     if selector.len() > MAX_EXPRESSION {
         return Err(PolicyError::new(
             "",
             format!(
-                "it has {} bytes, and a selector takes {MAX_EXPRESSION}: split it at an && into two",
+                "it has {} bytes, and a selector may have {MAX_EXPRESSION}: split it in two at an &&",
                 selector.len()
             ),
         ));

@@ -1,39 +1,39 @@
-//! The presets, as the matches they stand for. Pure.
+//! The presets, as the matches that they stand for. Pure.
 //!
 //! | preset | a device is in the class when its machine … |
 //! |---|---|
 //! | `HighPerformance` | has 32 cores or more **and** 256 GB of memory or more |
-//! | `GeneralPurpose` | is known to be no high-performance one: fewer than 32 cores, or less than 256 GB, or it does not say |
+//! | `GeneralPurpose` | is not a high-performance one: fewer than 32 cores, or less than 256 GB, or one of the two is unknown |
 //! | `Arm` | has the architecture `arm64` |
 //! | `Intel` | has the vendor `Intel` |
 //! | `Amd` | has the vendor `AMD` |
 //!
-//! The first two are about size alone, so they mean the same on any vendor's hardware, and by default every device of the
-//! driver is in exactly one of them: big machines are kept for who asks for them. 32 cores with 256 GB is where a current
-//! two-socket server starts; 8 GB a core is the usual mix.
+//! The first two look at size alone, so they mean the same on any vendor's hardware, and every device of the driver is in
+//! exactly one of them: large machines are kept for workloads that ask for them. Current two-socket servers start at 32
+//! cores with 256 GB; 8 GB per core is the usual ratio.
 //!
-//! A match on the same key replaces a preset's own: `{preset: HighPerformance, matchAttributes: [{key: cores, operator:
+//! A match on the same key replaces the preset's: `{preset: HighPerformance, matchAttributes: [{key: cores, operator:
 //! Gte, value: 64}]}` asks for 64 cores and still for 256 GB. In `GeneralPurpose` the two keys belong together ("not both
-//! of these"), so a match on either replaces both.
+//! of these"), so a match on either key replaces both.
 
 use crate::api::{Match, MatchOperator, Preset, Scalar};
 
-/// Cores of a machine from which it is a high-performance one.
+/// A machine with at least this many cores can be a high-performance one.
 pub const HIGH_PERFORMANCE_CORES: i64 = 32;
-/// Memory of a machine, in GB as the attribute `memoryGB` has it, from which it is a high-performance one.
+/// A machine with at least this much memory can be a high-performance one; in GB, as in the attribute `memoryGB`.
 pub const HIGH_PERFORMANCE_MEMORY_GB: i64 = 256;
 
-/// What a preset asks for: matches on attributes that the driver publishes under its own name.
+/// What a preset demands: matches on attributes that the driver publishes under its own name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Terms {
-    /// All of these hold.
+    /// All of these must hold.
     pub all: Vec<Match>,
-    /// Not all of these hold; empty for no such demand.
+    /// These must not all hold; empty if the preset has no such demand.
     pub not_all: Vec<Match>,
 }
 
 impl Preset {
-    /// What the preset asks for.
+    /// What the preset demands.
     pub fn terms(self) -> Terms {
         let large =
             || vec![at_least("cores", HIGH_PERFORMANCE_CORES), at_least("memoryGB", HIGH_PERFORMANCE_MEMORY_GB)];

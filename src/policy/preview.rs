@@ -1,11 +1,11 @@
 //! Which devices a DeviceClass matches, without asking Kubernetes. Pure.
 //!
-//! For counts in a status and for `menu`; the scheduler stays the judge. Selectors are evaluated by kube-cel, which knows
-//! less CEL than Kubernetes does: what it might answer differently is screened out first, and answered with "unknown",
-//! never with "no".
+//! Used for the counts in a status and for `menu`; only the scheduler decides. kube-cel evaluates the selectors, and it knows
+//! less CEL than Kubernetes: selectors that it might evaluate differently are screened out, and the answer is "unknown",
+//! never "no".
 //!
-//! A selector only looks at a few names, and the devices of a node mostly agree on them, so an answer is kept for each set
-//! of values seen.
+//! A selector reads only a few names, and the devices of a node mostly have the same values under them. So answers are
+//! cached by the values that the selectors read.
 
 mod evaluate;
 mod nesting;
@@ -25,18 +25,18 @@ use std::{
 use k8s_openapi::api::resource::v1::{Device, DeviceClassSpec};
 use kube_cel::cel::Program;
 
-use evaluate::Facts;
+use evaluate::DeviceView;
 use screen::Name;
 
-/// Answers kept by a matcher, at most: some hundred kilobytes.
+/// How many answers a matcher caches at most: some hundred kilobytes.
 const MAX_ANSWERS: usize = 2048;
 
 /// The selectors of one DeviceClass, compiled.
 pub struct Matcher {
     selectors: Vec<Result<Program, String>>,
-    /// What the selectors look at.
+    /// What the selectors read.
     names: BTreeSet<Name>,
-    answers: Mutex<HashMap<Facts, Result<bool, MatchError>>>,
+    answers: Mutex<HashMap<DeviceView, Result<bool, MatchError>>>,
 }
 
 /// Why it is not known whether a device matches.
@@ -45,21 +45,21 @@ pub enum MatchError {
     /// Only Kubernetes can tell.
     #[error("only Kubernetes can evaluate the selector: {0}")]
     Unknown(String),
-    /// The selector is an error for this device: a claim that uses the class is never allocated while the device is there.
-    #[error("the selector is an error for this device, which aborts every claim that gets to it: {0}")]
+    /// The selector fails on this device: a claim that uses the class is not allocated while the device exists.
+    #[error("the selector fails on this device, and the scheduler aborts every claim that it tries on it: {0}")]
     Aborts(String),
 }
 
 impl Matcher {
-    /// Compiles the selectors of a class. What cannot be compiled here makes devices unknown that the other selectors do
-    /// not rule out.
+    /// Compiles the selectors of a class. If one cannot be compiled here, the answer is unknown for every device that the
+    /// other selectors do not rule out.
     pub fn new(class: &DeviceClassSpec) -> Self {
         let mut names = BTreeSet::new();
         let expressions =
             class.selectors.iter().flatten().map(|selector| selector.cel.as_ref().map(|cel| cel.expression.as_str()));
         let selectors = expressions
             .map(|expression| {
-                let program = screen::compile(expression.ok_or("it has no CEL")?)?;
+                let program = screen::compile(expression.ok_or("it has no CEL expression")?)?;
                 names.extend(program.names);
                 Ok(program.program)
             })
@@ -69,23 +69,23 @@ impl Matcher {
 
     /// Whether the class matches a device of the driver.
     pub fn matches(&self, driver: &str, device: &Device) -> Result<bool, MatchError> {
-        let facts = Facts::new(&self.names, driver, device);
-        // A panic elsewhere while the lock was held leaves whole answers behind.
+        let view = DeviceView::new(&self.names, driver, device);
+        // A panic in another thread cannot leave a partial answer behind.
         let mut answers = self.answers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(answer) = answers.get(&facts) {
+        if let Some(answer) = answers.get(&view) {
             return answer.clone();
         }
-        let answer = self.evaluate(&facts);
+        let answer = self.evaluate(&view);
         if answers.len() >= MAX_ANSWERS {
             answers.clear();
         }
-        answers.insert(facts, answer.clone());
+        answers.insert(view, answer.clone());
         answer
     }
 
-    fn evaluate(&self, facts: &Facts) -> Result<bool, MatchError> {
+    fn evaluate(&self, view: &DeviceView) -> Result<bool, MatchError> {
         let mut unknown = None;
-        let scope = facts.scope(&self.names)?;
+        let scope = view.scope(&self.names)?;
         for selector in &self.selectors {
             match selector {
                 Ok(program) if !evaluate::evaluate(program, &scope)? => return Ok(false),

@@ -1,10 +1,10 @@
-//! What the API server says of a DeviceClass, with the fields of the policy it was made from. Pure.
+//! Rewords what the API server says about a DeviceClass in terms of the policy that the class was made from. Pure.
 
 use crate::api::DraDriverConfigSpec;
 
 use super::device_class;
 
-/// The message, in which a path such as `spec.selectors[1].cel.expression` names the field of `spec` that it came of.
+/// The message, with each path such as `spec.selectors[1].cel.expression` replaced by the field of `spec` that it came from.
 pub fn in_terms_of_policy(spec: &DraDriverConfigSpec, class: &str, message: &str) -> String {
     let Some(index) = spec.device_classes.iter().position(|policy| policy.name == class) else {
         return message.to_owned();

@@ -1,4 +1,4 @@
-//! What policies become, and what is said of bad ones.
+//! The CEL that policies become, and the messages for bad ones.
 
 use rstest::rstest;
 use serde_json::json;
@@ -67,7 +67,7 @@ fn a_match_on_the_same_key_replaces_the_presets_own() {
     assert_eq!(
         expressions(&cores("dra.cpu/cores")),
         expressions(&cores("cores")),
-        "a bare key is under the driver's name"
+        "a bare key is in the driver's domain"
     );
     let [cel] = &expressions(&cores("cpu.intel.com/cores"))[..] else { panic!("one") };
     assert!(cel.contains(">= 32") && cel.contains(">= 64"), "another domain is another key: {cel}");
@@ -81,7 +81,7 @@ fn a_match_on_one_key_of_general_purpose_replaces_the_pair() {
 }
 
 #[test]
-fn raw_selectors_stay_as_they_are_and_come_last() {
+fn raw_selectors_are_unchanged_and_come_last() {
     let raw = ["  device.attributes[\"dra.cpu\"].cores > 3  ", "true"];
     let all = expressions(&json!({"preset": "Intel", "selectors": raw}));
     assert!(all[0].starts_with("device.driver == \"dra.cpu\" && "));
@@ -101,34 +101,34 @@ fn long_policies_are_split_into_several_selectors() {
 
 #[rstest]
 #[case(json!({}), "preset: a device class needs a preset, matchAttributes")]
-#[case(json!({"name": "Big_One", "preset": "Arm"}), "name: \"Big_One\" is no DNS subdomain")]
-#[case(json!({"name": "", "preset": "Arm"}), "name: \"\" is no DNS subdomain")]
+#[case(json!({"name": "Big_One", "preset": "Arm"}), "name: \"Big_One\" is not a DNS subdomain")]
+#[case(json!({"name": "", "preset": "Arm"}), "name: \"\" is not a DNS subdomain")]
 #[case(json!({"matchAttributes": [{"key": "cores", "operator": "Gt", "value": "true"}]}), "matchAttributes[0].value: Gt compares integers and versions, and true is a boolean: use operator In with values: [\"true\"]")]
 #[case(json!({"matchAttributes": [{"key": "a", "operator": "Exists"}, {"key": "cores", "operator": "Gte", "value": "32"}]}), "matchAttributes[1].value: Gte compares integers and versions, and \"32\" is neither: write an integer without quotes")]
 #[case(json!({"matchAttributes": [{"key": "v", "operator": "Lt", "value": "1.2"}]}), "matchAttributes[0].value: Lt compares integers and versions, and \"1.2\" is neither")]
-#[case(json!({"matchAttributes": [{"key": "a", "operator": "In", "values": ["x", 1]}]}), "matchAttributes[0].values: they are of different types")]
+#[case(json!({"matchAttributes": [{"key": "a", "operator": "In", "values": ["x", 1]}]}), "matchAttributes[0].values: they mix types")]
 #[case(json!({"matchAttributes": [{"key": "a", "operator": "In", "values": []}]}), "matchAttributes[0].operator: In takes a non-empty list `values`")]
 #[case(json!({"matchAttributes": [{"key": "a", "operator": "NotIn", "value": "x"}]}), "matchAttributes[0].operator: NotIn takes a non-empty list `values`, and no `value`")]
 #[case(json!({"matchAttributes": [{"key": "a", "operator": "Gt", "values": [1]}]}), "matchAttributes[0].operator: Gt takes one `value`")]
 #[case(json!({"matchAttributes": [{"key": "a", "operator": "Exists", "value": 1}]}), "matchAttributes[0].operator: Exists takes neither")]
-#[case(json!({"matchAttributes": [{"key": "a/b/c", "operator": "Exists"}]}), "matchAttributes[0].key: \"a/b/c\": an attribute's name is")]
-#[case(json!({"matchAttributes": [{"key": "/b", "operator": "Exists"}]}), "matchAttributes[0].key: \"/b\": what is before the '/' must be a domain")]
-#[case(json!({"matchAttributes": [{"key": "Intel.com/b", "operator": "Exists"}]}), "matchAttributes[0].key: \"Intel.com/b\": what is before")]
-#[case(json!({"matchAttributes": [{"key": "2cores", "operator": "Exists"}]}), "matchAttributes[0].key: \"2cores\": an attribute's name")]
+#[case(json!({"matchAttributes": [{"key": "a/b/c", "operator": "Exists"}]}), "matchAttributes[0].key: \"a/b/c\": an attribute name has")]
+#[case(json!({"matchAttributes": [{"key": "/b", "operator": "Exists"}]}), "matchAttributes[0].key: \"/b\": the part before the '/' must be a DNS subdomain")]
+#[case(json!({"matchAttributes": [{"key": "Intel.com/b", "operator": "Exists"}]}), "matchAttributes[0].key: \"Intel.com/b\": the part before")]
+#[case(json!({"matchAttributes": [{"key": "2cores", "operator": "Exists"}]}), "matchAttributes[0].key: \"2cores\": an attribute name")]
 #[case(json!({"matchAttributes": [{"key": "family", "operator": "In", "values": ["a".repeat(65)]}]}), "matchAttributes[0].values[0]: \"aaaa")]
-#[case(json!({"matchCapacity": [{"key": "memory", "operator": "Gte", "value": "16 GB"}]}), "matchCapacity[0].value: \"16 GB\" is no quantity: write a number with a unit if need be, such as 4, 500m or 16Gi")]
-#[case(json!({"matchCapacity": [{"key": "memory", "operator": "In", "values": ["1Gi", "true"]}]}), "matchCapacity[0].values[1]: \"true\" is no quantity")]
+#[case(json!({"matchCapacity": [{"key": "memory", "operator": "Gte", "value": "16 GB"}]}), "matchCapacity[0].value: \"16 GB\" is not a quantity: write a number, with a unit if needed, such as 4, 500m or 16Gi")]
+#[case(json!({"matchCapacity": [{"key": "memory", "operator": "In", "values": ["1Gi", "true"]}]}), "matchCapacity[0].values[1]: \"true\" is not a quantity")]
 #[case(json!({"selectors": ["true", "  "]}), "selectors[1]: it is empty")]
 #[case(json!({"selectors": ["a".repeat(10_241)]}), "selectors[0]: it has 10241 bytes")]
-#[case(json!({"selectors": vec!["true"; 32]}), "selectors: they make 33 selectors")]
+#[case(json!({"selectors": vec!["true"; 32]}), "selectors: together with the matches they make 33 selectors")]
 #[case(json!({"matchAttributes": [{"key": "x", "operator": "In", "values": vec!["\u{1}".repeat(64); 32]}]}), "matchAttributes: the values of \"x\" make an expression of")]
-fn a_bad_policy_is_answered_with_the_field_and_what_to_write(#[case] bad: serde_json::Value, #[case] message: &str) {
+fn a_bad_policy_is_rejected_with_the_field_and_what_to_write(#[case] bad: serde_json::Value, #[case] message: &str) {
     let error = error(&bad);
     assert!(error.starts_with(message), "{error}");
 }
 
 #[test]
-fn the_classes_of_a_config_name_their_place_and_do_not_stop_each_other() {
+fn errors_name_the_class_and_a_bad_class_does_not_stop_the_others() {
     let bad = policy(&json!({"name": "bad", "matchAttributes": [{"key": "cores", "operator": "Gt", "value": "true"}]}));
     let good = policy(&json!({"name": "good", "preset": "Arm"}));
     let spec = DraDriverConfigSpec {
@@ -141,5 +141,5 @@ fn the_classes_of_a_config_name_their_place_and_do_not_stop_each_other() {
     let message = classes[1].1.as_ref().unwrap_err().to_string();
     assert!(message.starts_with("spec.deviceClasses[1].matchAttributes[0].value: Gt compares"), "{message}");
     let message = classes[2].1.as_ref().unwrap_err().to_string();
-    assert_eq!(message, "spec.deviceClasses[2].name: \"good\" is there twice: give each class its own name");
+    assert_eq!(message, "spec.deviceClasses[2].name: \"good\" is used twice: give each class its own name");
 }

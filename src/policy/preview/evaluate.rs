@@ -1,4 +1,4 @@
-//! A device as a selector sees it, and the evaluation. Pure.
+//! A device as selectors see it, and their evaluation. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -18,35 +18,57 @@ use kube_cel::{
 
 use crate::slices::quantity::Amount;
 
-use super::{
-    MatchError,
-    screen::Name,
-    unmatched::{BOOLEAN, INTEGER, STRING, VERSION},
-};
+use super::{MatchError, screen::Name};
 
-/// What selectors look at of a device: all that their answer depends on.
+/// The part of a device that selectors read: their answer depends on nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Facts {
+pub(super) struct DeviceView {
     driver: String,
     shared: bool,
-    /// A value for each of the names that are looked at, in their order; none where the device has none.
-    values: Vec<Option<Fact>>,
+    /// A value for each name that is read, in their order; none where the device has none.
+    values: Vec<Option<FieldValue>>,
 }
 
-/// One value.
+/// The value of an attribute or a capacity.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Fact {
+pub(super) enum FieldValue {
     Bool(bool),
     Int(i64),
     String(String),
     Version(String),
     Quantity(String),
-    List(Vec<Fact>),
+    List(Vec<FieldValue>),
     /// An attribute without a value.
     Nothing,
 }
 
-impl Facts {
+/// The type of a value. Its display form has an article: `an integer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ValueType {
+    Bool,
+    Int,
+    String,
+    Version,
+    Quantity,
+    List,
+    Nothing,
+}
+
+impl fmt::Display for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bool => "a boolean",
+            Self::Int => "an integer",
+            Self::String => "a string",
+            Self::Version => "a version",
+            Self::Quantity => "a quantity",
+            Self::List => "a list",
+            Self::Nothing => "empty",
+        })
+    }
+}
+
+impl DeviceView {
     pub(super) fn new(names: &BTreeSet<Name>, driver: &str, device: &Device) -> Self {
         let value = |name: &Name| {
             if name.is_capacity { capacity(device, name, driver) } else { attribute(device, name, driver) }
@@ -58,16 +80,16 @@ impl Facts {
         }
     }
 
-    /// `device`, with those domains and names that are looked at; a domain that the device lacks is an empty map. An
-    /// error, as in Kubernetes, where a value is none of its type.
+    /// `device` with the domains and names that are read; a domain that the device lacks is an empty map. As in Kubernetes,
+    /// a value that does not parse as its type is an error.
     fn device(&self, names: &BTreeSet<Name>) -> Result<Value, String> {
         let mut attributes: HashMap<String, HashMap<String, Value>> = HashMap::new();
         let mut capacity = attributes.clone();
-        for (name, fact) in names.iter().zip(&self.values) {
+        for (name, value) in names.iter().zip(&self.values) {
             let maps = if name.is_capacity { &mut capacity } else { &mut attributes };
             let map = maps.entry(name.domain.clone()).or_default();
-            if let Some(fact) = fact {
-                let value = fact.value().map_err(|error| format!("{}/{}: {error}", name.domain, name.id))?;
+            if let Some(value) = value {
+                let value = value.value().map_err(|error| format!("{}/{}: {error}", name.domain, name.id))?;
                 map.insert(name.id.clone(), value);
             }
         }
@@ -82,7 +104,7 @@ impl Facts {
         ])))
     }
 
-    /// What an expression is evaluated in.
+    /// The scope in which expressions are evaluated.
     pub(super) fn scope(&self, names: &BTreeSet<Name>) -> Result<Context<'static>, MatchError> {
         let mut scope = FUNCTIONS.new_inner_scope();
         scope.add_variable_from_value("device", self.device(names).map_err(MatchError::Aborts)?);
@@ -90,7 +112,7 @@ impl Facts {
     }
 }
 
-impl fmt::Display for Fact {
+impl fmt::Display for FieldValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool(value) => value.fmt(f),
@@ -105,17 +127,17 @@ impl fmt::Display for Fact {
     }
 }
 
-impl Fact {
-    /// Its type, in words.
-    pub(super) fn kind(&self) -> &'static str {
+impl FieldValue {
+    /// Its type.
+    pub(super) fn value_type(&self) -> ValueType {
         match self {
-            Self::Bool(_) => BOOLEAN,
-            Self::Int(_) => INTEGER,
-            Self::String(_) => STRING,
-            Self::Version(_) => VERSION,
-            Self::Quantity(_) => "a quantity",
-            Self::List(_) => "a list",
-            Self::Nothing => "nothing",
+            Self::Bool(_) => ValueType::Bool,
+            Self::Int(_) => ValueType::Int,
+            Self::String(_) => ValueType::String,
+            Self::Version(_) => ValueType::Version,
+            Self::Quantity(_) => ValueType::Quantity,
+            Self::List(_) => ValueType::List,
+            Self::Nothing => ValueType::Nothing,
         }
     }
 
@@ -133,50 +155,50 @@ impl Fact {
 }
 
 /// A device's attribute.
-pub(super) fn attribute(device: &Device, name: &Name, driver: &str) -> Option<Fact> {
-    Some(fact(find(device.attributes.as_ref()?, name, driver)?))
+pub(super) fn attribute(device: &Device, name: &Name, driver: &str) -> Option<FieldValue> {
+    Some(field_value(find(device.attributes.as_ref()?, name, driver)?))
 }
 
 /// A device's capacity.
-pub(super) fn capacity(device: &Device, name: &Name, driver: &str) -> Option<Fact> {
-    Some(Fact::Quantity(find(device.capacity.as_ref()?, name, driver)?.value.0.clone()))
+pub(super) fn capacity(device: &Device, name: &Name, driver: &str) -> Option<FieldValue> {
+    Some(FieldValue::Quantity(find(device.capacity.as_ref()?, name, driver)?.value.0.clone()))
 }
 
 /// Evaluates one selector.
 pub(super) fn evaluate(program: &Program, scope: &Context<'_>) -> Result<bool, MatchError> {
     match program.execute(scope) {
         Ok(Value::Bool(matches)) => Ok(matches),
-        Ok(_) => Err(MatchError::Aborts("it is neither true nor false".into())),
+        Ok(_) => Err(MatchError::Aborts("its value is neither true nor false".into())),
         Err(ExecutionError::UndeclaredReference(what)) => Err(MatchError::Unknown(format!("it uses {what:?}"))),
         Err(error) => Err(MatchError::Aborts(error.to_string())),
     }
 }
 
-/// A name without a domain is the driver's own.
+/// A name without a domain belongs to the driver's domain.
 fn find<'a, T>(map: &'a BTreeMap<String, T>, name: &Name, driver: &str) -> Option<&'a T> {
     let own = (name.domain == driver).then(|| map.get(&name.id)).flatten();
     own.or_else(|| map.get(&format!("{}/{}", name.domain, name.id)))
 }
 
-fn fact(attribute: &DeviceAttribute) -> Fact {
+fn field_value(attribute: &DeviceAttribute) -> FieldValue {
     let DeviceAttribute { bool, bools, int, ints, string, strings, version, versions } = attribute;
-    // The order in which Kubernetes looks.
+    // In the order in which Kubernetes tests them.
     if let Some(values) = ints {
-        Fact::List(values.iter().copied().map(Fact::Int).collect())
+        FieldValue::List(values.iter().copied().map(FieldValue::Int).collect())
     } else if let Some(values) = bools {
-        Fact::List(values.iter().copied().map(Fact::Bool).collect())
+        FieldValue::List(values.iter().copied().map(FieldValue::Bool).collect())
     } else if let Some(values) = strings {
-        Fact::List(values.iter().cloned().map(Fact::String).collect())
+        FieldValue::List(values.iter().cloned().map(FieldValue::String).collect())
     } else if let Some(values) = versions {
-        Fact::List(values.iter().cloned().map(Fact::Version).collect())
+        FieldValue::List(values.iter().cloned().map(FieldValue::Version).collect())
     } else if let Some(value) = int {
-        Fact::Int(*value)
+        FieldValue::Int(*value)
     } else if let Some(value) = bool {
-        Fact::Bool(*value)
+        FieldValue::Bool(*value)
     } else if let Some(value) = string {
-        Fact::String(value.clone())
+        FieldValue::String(value.clone())
     } else {
-        version.as_ref().map_or(Fact::Nothing, |value| Fact::Version(value.clone()))
+        version.as_ref().map_or(FieldValue::Nothing, |value| FieldValue::Version(value.clone()))
     }
 }
 
@@ -186,7 +208,7 @@ fn map(values: HashMap<String, Value>) -> Value {
     })
 }
 
-/// kube-cel's functions, and over them what it lacks or does otherwise.
+/// kube-cel's functions, plus our own for those that it lacks or implements differently.
 static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(|| {
     let mut context = Context::default().with_all();
     context.add_function("quantity", |This(text): This<Arc<String>>| quantity(&text));
@@ -218,16 +240,16 @@ fn type_name(value: &Value) -> String {
     }
 }
 
-/// A quantity of kube-cel's. It is handed over in billionths, in the bounds of Kubernetes' own: kube-cel has others, and
-/// compares what is beyond them wrongly.
+/// A quantity as kube-cel's type. It is passed in billionths, within the bounds of Kubernetes: kube-cel has other bounds, and
+/// compares quantities beyond them wrongly.
 fn quantity(text: &str) -> ResolveResult {
     let amount = Amount::parse(text);
     let amount =
-        amount.ok_or_else(|| ExecutionError::function_error("quantity", format!("{text:?} is no quantity")))?;
+        amount.ok_or_else(|| ExecutionError::function_error("quantity", format!("{text:?} is not a quantity")))?;
     call(&QUANTITY, format!("{}n", amount.nano()))
 }
 
-/// A version of kube-cel's, less its build metadata: Kubernetes does not compare it, kube-cel does.
+/// A version as kube-cel's type, without its build metadata: Kubernetes ignores it in comparisons, kube-cel does not.
 fn version(text: &str) -> ResolveResult {
     let parsed = semver::Version::parse(text);
     let mut version = parsed.map_err(|error| ExecutionError::function_error("semver", format!("{text:?}: {error}")))?;
@@ -235,7 +257,7 @@ fn version(text: &str) -> ResolveResult {
     call(&SEMVER, version.to_string())
 }
 
-/// kube-cel's values can only be had from its functions.
+/// Only kube-cel's own functions can create its values.
 type Maker = (Program, Context<'static>);
 
 static QUANTITY: LazyLock<Option<Maker>> = LazyLock::new(|| maker("quantity(text)"));
@@ -246,7 +268,7 @@ fn maker(call: &str) -> Option<Maker> {
 }
 
 fn call(maker: &LazyLock<Option<Maker>>, text: String) -> ResolveResult {
-    let missing = || ExecutionError::function_error("kube-cel", "it lacks the function");
+    let missing = || ExecutionError::function_error("kube-cel", "the function is missing");
     let (program, context) = maker.as_ref().ok_or_else(missing)?;
     let mut scope = context.new_inner_scope();
     scope.add_variable_from_value("text", text);

@@ -1,13 +1,13 @@
-//! How deep an expression may nest, judged from its text. Pure.
+//! How deep an expression is nested, judged from its text. Pure.
 //!
-//! The parser, the evaluator and the end of a tree's life recurse, and a stack that overflows takes the process along. So an expression is looked at
-//! before it is parsed; real ones are far from the limit.
+//! Parsing, evaluating and dropping a syntax tree recurse, and a stack overflow would kill the process. So the depth is
+//! checked before an expression is parsed. Real expressions are far from the limit.
 
-/// The most that is parsed.
+/// The deepest expression that is parsed.
 pub(super) const MAX: usize = 40;
 
-/// An upper bound of how deep the syntax tree is, in operators: of every bracket that is open, and of every operator since the last
-/// `&&`, `||` or comma on each level (those the parser balances).
+/// An upper bound of the syntax tree's depth, in operators: counts every open bracket, and on each level every operator since
+/// the last `&&`, `||` or comma (the parser balances those).
 pub(super) fn depth(text: &str) -> usize {
     #[derive(Clone, Copy, Default)]
     struct Level {
@@ -39,7 +39,7 @@ pub(super) fn depth(text: &str) -> usize {
                 sum += 1;
             }
             b'(' | b'[' | b'{' => {
-                // A bracket takes the parser through its whole grammar again: twice an operator's stack and more.
+                // For a bracket the parser descends through its whole grammar again, which takes more stack than two operators.
                 level.chain += 2;
                 sum += 2;
                 levels.push(Level::default());
@@ -56,11 +56,11 @@ pub(super) fn depth(text: &str) -> usize {
     deepest
 }
 
-/// Where the string literal ends that begins with the quote at `start`.
+/// The end of the string literal that begins with the quote at `start`.
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let quote = bytes[start];
     let raw = {
-        // r"…", R"…", rb"…", br"…": the letters before the quote, when they are no longer word.
+        // r"…", R"…", rb"…", br"…": the letters before the quote, unless they are the end of a longer word.
         let word =
             bytes[..start].iter().rev().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
         word <= 2 && bytes[start - word..start].iter().any(|byte| matches!(byte, b'r' | b'R'))
@@ -97,13 +97,13 @@ mod tests {
     #[case("'''a'((('b''' + 1", 1)]
     #[case("1 // ((((((\n+ 1", 1)]
     #[case("a && b ? c && d : e && f ? g : h", 2)]
-    fn depth_counts_what_nests(#[case] text: &str, #[case] expected: usize) {
+    fn depth_counts_open_brackets_and_operators(#[case] text: &str, #[case] expected: usize) {
         assert_eq!(depth(text), expected, "{text}");
     }
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_judged_without_a_panic(text in "\\PC*", code in "[-\"'\\\\r().,&|?!a/\n]{0,80}") {
+        fn no_text_causes_a_panic(text in "\\PC*", code in "[-\"'\\\\r().,&|?!a/\n]{0,80}") {
             let _ = (depth(&text), depth(&code));
         }
     }

@@ -1,21 +1,21 @@
-//! Parses a selector, and says what is no CEL. Pure.
+//! Parses a selector and reports syntax errors. Pure.
 
 use kube_cel::cel::{ParseErrors, Program};
 
 use super::nesting;
 
-/// Compiles; an error says why this side cannot.
+/// Compiles a selector. An error says why it cannot be compiled here.
 pub(super) fn program(expression: &str) -> Result<Program, String> {
     if nesting::depth(expression) > nesting::MAX {
-        return Err(format!("it nests deeper than {} levels", nesting::MAX));
+        return Err(format!("it is nested deeper than {} levels", nesting::MAX));
     }
     compile(expression)?.map_err(|error| format!("it does not compile here: {error}"))
 }
 
-/// Where and why an expression is no CEL by its grammar, which is the same on both sides; none where only Kubernetes can
-/// tell, such as of what is well formed and makes no sense.
+/// Where and why an expression violates CEL's grammar, which kube-cel and Kubernetes share. None for an expression that only
+/// Kubernetes can judge, such as one that is well formed but does not type-check.
 pub fn syntax_error(expression: &str) -> Option<String> {
-    // Names in backticks are newer than the grammar here.
+    // kube-cel's grammar does not know names in backticks yet.
     if nesting::depth(expression) > nesting::MAX || expression.contains('`') {
         return None;
     }
@@ -24,13 +24,13 @@ pub fn syntax_error(expression: &str) -> Option<String> {
     Some(format!("line {}, column {}: {}", error.pos.0, error.pos.1, error.msg))
 }
 
-/// On a stack of its own: the generated parser takes some 100 KiB of it for each bracket in a debug build.
+/// Compiles on a thread with a larger stack: in a debug build the generated parser takes some 100 KiB for each bracket.
 fn compile(expression: &str) -> Result<Result<Program, ParseErrors>, String> {
     const STACK: usize = 16 << 20;
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);
         let thread = thread.spawn_scoped(scope, || Program::compile(expression));
-        let thread = thread.map_err(|error| format!("no thread could be started to parse it: {error}"))?;
+        let thread = thread.map_err(|error| format!("starting a thread to parse it failed: {error}"))?;
         thread.join().map_err(|_| "the parser failed".into())
     })
 }
@@ -50,12 +50,12 @@ mod tests {
     #[case("this is no CEL")]
     #[case("(")]
     #[case("device.attributes.a.in == 1")]
-    fn what_is_no_cel_is_said_with_its_place(#[case] expression: &str) {
+    fn a_syntax_error_is_reported_with_its_place(#[case] expression: &str) {
         let said = syntax_error(expression);
         assert!(said.as_ref().is_some_and(|said| said.starts_with("line 1, column ")), "{said:?}");
     }
 
-    /// What Kubernetes takes, or refuses for another reason than its form.
+    /// What Kubernetes accepts, or rejects for another reason than its syntax.
     #[rstest]
     #[case(r#"cel.bind(a, device.attributes["dra.cpu"], a.?cores.orValue(0) > 3)"#)]
     #[case(r#"device.attributes[?"dra.cpu"].hasValue() && optional.of(1).hasValue()"#)]
@@ -68,7 +68,7 @@ mod tests {
     #[case("google.protobuf.Int32Value{value: 1} == 1 && .device.driver == ''")]
     #[case("has(device.attributes.a.`in-between`)")]
     #[case("1 + 'a' == nothing.known(2)")]
-    fn what_is_well_formed_is_no_syntax_error(#[case] expression: &str) {
+    fn a_well_formed_expression_has_no_syntax_error(#[case] expression: &str) {
         assert_eq!(syntax_error(expression), None);
     }
 }

@@ -1,9 +1,9 @@
-//! Compiles a selector, if this side is sure to understand it as Kubernetes does. Pure.
+//! Compiles a selector, provided that kube-cel evaluates it exactly as Kubernetes does. Pure.
 //!
-//! What passes: comparisons and logic over `device.driver`, `device.allowMultipleAllocations` and attributes and capacities
-//! whose domain and name are written out, a list of functions known to behave alike, and macros (`exists`, `all`) over
-//! lists. Everything else, such as `cel.bind`, optionals or walking `device.attributes`, is for Kubernetes to answer; so is
-//! what takes long: the steps of an evaluation are bounded before there is one.
+//! What passes: comparisons and logic over `device.driver`, `device.allowMultipleAllocations`, and attributes and capacities
+//! with a literal domain and name; a list of functions known to behave the same; and macros (`exists`, `all`) over lists.
+//! Everything else is left to Kubernetes: `cel.bind`, optionals, iterating over `device.attributes`, and any selector that
+//! would take long. The number of steps is bounded before the first evaluation.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use kube_cel::cel::{
 
 use super::parse;
 
-/// The most steps that one evaluation may take, for any device. An expression of the greatest length that loops over
-/// nothing takes some thousands.
+/// The most steps that one evaluation may take, for any device. An expression of maximum length without a loop takes a few
+/// thousand.
 const MAX_STEPS: u64 = 20_000;
 /// Most values of a device's attribute (`ResourceSliceMaxAttributeValuesPerDevice` of the resource.k8s.io API).
 const MAX_VALUES: u64 = 48;
 
-/// An attribute or capacity that a selector looks at.
+/// An attribute or capacity that a selector reads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) is_capacity: bool,
@@ -31,11 +31,11 @@ pub(super) struct Name {
 /// A selector that can be evaluated here.
 pub(super) struct Screened {
     pub(super) program: Program,
-    /// All that it looks at, besides the driver and whether several claims may share the device.
+    /// All that it reads, besides the driver and whether several claims may share the device.
     pub(super) names: BTreeSet<Name>,
 }
 
-/// Functions that are the same on both sides. Not negation: of the least integer it panics here.
+/// Functions that are the same in kube-cel and in Kubernetes. Not negation: kube-cel panics on the smallest integer.
 const FUNCTIONS: [&str; 28] = [
     operators::CONDITIONAL,
     operators::LOGICAL_AND,
@@ -67,7 +67,7 @@ const FUNCTIONS: [&str; 28] = [
     "isLessThan",
 ];
 
-/// Compiles; an error says what only Kubernetes can evaluate.
+/// Compiles a selector. An error says what only Kubernetes can evaluate.
 pub(super) fn compile(expression: &str) -> Result<Screened, String> {
     let program = parse::program(expression)?;
     let mut screen = Screen { names: BTreeSet::new(), variables: Vec::new(), rounds: 1, steps: 0 };
@@ -78,9 +78,9 @@ pub(super) fn compile(expression: &str) -> Result<Screened, String> {
 struct Screen {
     names: BTreeSet<Name>,
     variables: Vec<String>,
-    /// How often what is looked at now is evaluated.
+    /// How often the current expression is evaluated.
     rounds: u64,
-    /// Evaluations of all parts so far.
+    /// Evaluations of all expressions so far.
     steps: u64,
 }
 
@@ -88,7 +88,7 @@ impl Screen {
     fn expr(&mut self, expr: &IdedExpr) -> Result<(), String> {
         self.steps = self.steps.saturating_add(self.rounds);
         if self.steps > MAX_STEPS {
-            return Err(format!("it may take more than {MAX_STEPS} steps for a device"));
+            return Err(format!("it may take more than {MAX_STEPS} steps per device"));
         }
         match &expr.expr {
             Expr::Literal(_) => Ok(()),
@@ -97,9 +97,9 @@ impl Screen {
             Expr::Call(call) => self.call(call),
             Expr::List(list) if list.optional_indices.is_empty() => self.all(&list.elements),
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
-            Expr::List(_) => Err("it has an optional element in a list".into()),
-            Expr::Map(_) | Expr::Struct(_) => Err("it makes a map".into()),
-            Expr::Unspecified => Err("it has an empty part".into()),
+            Expr::List(_) => Err("it has an optional list element".into()),
+            Expr::Map(_) | Expr::Struct(_) => Err("it creates a map or a message".into()),
+            Expr::Unspecified => Err("it has an empty expression".into()),
         }
     }
 
@@ -125,7 +125,7 @@ impl Screen {
         if is_device(&select.operand) && known && !select.test {
             return Ok(());
         }
-        Err(format!("it selects {:?} from what is no domain of the device", select.field))
+        Err(format!("it selects {:?} from something other than a domain of the device", select.field))
     }
 
     fn call(&mut self, call: &CallExpr) -> Result<(), String> {
@@ -150,20 +150,20 @@ impl Screen {
         let ComprehensionExpr { iter_range, iter_var, iter_var2, accu_var, accu_init, loop_cond, loop_step, result } =
             comprehension;
         if iter_var2.is_some() {
-            return Err("it is a macro of two variables".into());
+            return Err("it uses a macro with two variables".into());
         }
         let before = self.steps;
         self.expr(iter_range)?;
         self.expr(accu_init)?;
         let length = match &iter_range.expr {
             Expr::List(list) => u64::try_from(list.elements.len()).unwrap_or(u64::MAX),
-            _ if self.rounds > 1 => return Err("it loops in a loop over a list that is not written out".into()),
-            // Joined of lists, of which each step can have brought one.
+            _ if self.rounds > 1 => return Err("it has a nested loop over a list that is not a literal".into()),
+            // The list may be concatenated; every step can have added one list.
             _ => self.steps.saturating_sub(before).saturating_mul(MAX_VALUES),
         };
         let (outer_variables, outer_rounds) = (self.variables.len(), self.rounds);
         self.variables.extend([iter_var.clone(), accu_var.clone()]);
-        // One more than there are elements: of an empty list the inside is looked at all the same.
+        // One more than there are elements: the body of a loop over an empty list is checked too.
         self.rounds = outer_rounds.saturating_mul(length.saturating_add(1));
         let inside = [loop_cond, loop_step, result].into_iter().try_for_each(|expr| self.expr(expr));
         self.variables.truncate(outer_variables);
@@ -172,7 +172,7 @@ impl Screen {
     }
 }
 
-/// The domain, and whether of capacities, if the expression is `device.attributes["domain"]` or `device.capacity["domain"]`.
+/// The domain, and whether it is of capacities, if the expression is `device.attributes["domain"]` or `device.capacity["domain"]`.
 fn domain(expr: &IdedExpr) -> Option<(bool, &str)> {
     let (map, domain) = match &expr.expr {
         Expr::Call(call) if call.func_name == operators::INDEX => match &call.args[..] {

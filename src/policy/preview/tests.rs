@@ -1,5 +1,4 @@
-//! What is matched, what is unknown and what aborts. That Kubernetes answers the same is asked of it in
-//! `tests/policy_oracle.rs`.
+//! What matches, what is unknown and what aborts a claim. `tests/policy_oracle` checks that Kubernetes answers the same.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -65,13 +64,13 @@ fn a_selector_is_answered(#[case] selector: &str, #[case] matches: bool) {
 #[case("Foo{a: 1} == 2")]
 #[case("this is no CEL")]
 #[case("")]
-fn what_only_kubernetes_can_tell_is_unknown_and_never_no(#[case] selector: &str) {
+fn a_selector_that_only_kubernetes_can_evaluate_is_unknown_and_never_false(#[case] selector: &str) {
     assert!(matches!(answer(&[selector]), Err(MatchError::Unknown(_))), "{:?}", answer(&[selector]));
     let ruled_out = answer(&[selector, r#"device.driver == "dra.net""#]);
     assert_eq!(ruled_out, Ok(false), "another selector may rule the device out");
 }
 
-/// A loop in a loop in a loop …, each over a hundred numbers, all of which are looked at.
+/// Nested loops, each over a hundred numbers.
 fn loops(depth: usize) -> String {
     let numbers: Vec<_> = (0..100).map(|number| number.to_string()).collect();
     let sum: Vec<_> = (0..depth).map(|level| format!("v{level}")).collect();
@@ -89,7 +88,7 @@ fn loops(depth: usize) -> String {
 #[case(r#"device.attributes["dra.cpu"].numa.all(a, device.attributes["dra.cpu"].numa.exists(b, a == b))"#.into())]
 #[case(format!("[{}].all(a, [1, 2, 3].map(b, a + b) == [a])", vec!["1"; 4000].join(",")))]
 #[case(format!("([{0}] + [{0}]).all(a, a in [{0}])", vec!["1"; 1000].join(",")))]
-fn what_would_take_long_is_not_begun(#[case] selector: String) {
+fn an_expensive_selector_is_not_evaluated(#[case] selector: String) {
     assert!(selector.len() < 10 * 1024);
     let start = std::time::Instant::now();
     assert!(matches!(answer(&[&selector]), Err(MatchError::Unknown(_))), "{:?}", answer(&[&selector]));
@@ -102,7 +101,7 @@ fn what_would_take_long_is_not_begun(#[case] selector: String) {
 #[case(r#"device.attributes["dra.cpu"].numa.all(n, n in [0, 1, 2, 3])"#.into())]
 #[case(r#"device.attributes["dra.cpu"].numa.all(n, [0, 1].exists(m, n == m))"#.into())]
 #[case(format!("device.attributes[\"dra.cpu\"].cores in [{}]", vec!["64"; 3000].join(",")))]
-fn what_takes_a_moment_is_answered(#[case] selector: String) {
+fn a_cheap_selector_with_loops_is_evaluated(#[case] selector: String) {
     assert_eq!(answer(&[&selector]), Ok(true));
 }
 
@@ -111,7 +110,7 @@ fn what_takes_a_moment_is_answered(#[case] selector: String) {
 #[case(r#"device.attributes["cpu.intel.com"].family > 3"#)]
 #[case(r#"device.capacity["dra.cpu"].memory.compareTo(quantity("x")) > 0"#)]
 #[case(r#"device.attributes["dra.cpu"].cores"#)]
-fn what_aborts_a_claim_is_told(#[case] selector: &str) {
+fn a_selector_that_fails_aborts_the_claim(#[case] selector: &str) {
     assert!(matches!(answer(&[selector]), Err(MatchError::Aborts(_))), "{:?}", answer(&[selector]));
 }
 
@@ -121,7 +120,7 @@ fn a_class_without_selectors_matches_every_device() {
 }
 
 #[test]
-fn devices_that_differ_in_what_is_looked_at_have_answers_of_their_own() {
+fn devices_that_differ_in_an_attribute_that_is_read_get_separate_answers() {
     let matcher = Matcher::new(&class(&[r#"device.attributes["dra.cpu"].cores >= 64"#]));
     let with = |cores: Value| device(&json!({"cores": cores, "serial": {"int": 1}}));
     assert_eq!(matcher.matches("dra.cpu", &with(json!({"int": 64}))), Ok(true));
@@ -129,14 +128,14 @@ fn devices_that_differ_in_what_is_looked_at_have_answers_of_their_own() {
     assert!(matcher.matches("dra.cpu", &with(json!({"string": "64"}))).is_err());
     assert!(
         matcher.matches("dra.net", &with(json!({"int": 64}))).is_err(),
-        "another driver's `cores` has another domain"
+        "another driver's `cores` is in another domain"
     );
     assert_eq!(matcher.matches("dra.net", &device(&json!({"dra.cpu/cores": {"int": 64}}))), Ok(true));
     assert_eq!(matcher.matches("dra.cpu", &with(json!({"int": 64}))), Ok(true));
 }
 
 #[test]
-fn more_devices_than_answers_are_kept_for_are_all_answered() {
+fn all_devices_are_answered_when_there_are_more_than_cached_answers() {
     let matcher = Matcher::new(&class(&[r#"device.attributes["dra.cpu"].id % 2 == 0"#]));
     for id in 0..5000 {
         assert_eq!(matcher.matches("dra.cpu", &device(&json!({"id": {"int": id}}))), Ok(id % 2 == 0));
@@ -144,7 +143,7 @@ fn more_devices_than_answers_are_kept_for_are_all_answered() {
     assert!(matcher.answers.lock().unwrap().len() <= MAX_ANSWERS);
 }
 
-/// On a thread with the stack of tokio's workers.
+/// Runs on a thread with the stack size of tokio's workers.
 #[rstest]
 #[case("(", "true", ")")]
 #[case("[", "1", "] == 1")]
@@ -168,7 +167,7 @@ fn deep_nesting_is_survived(#[case] before: &str, #[case] middle: &str, #[case] 
 
 proptest::proptest! {
     #[test]
-    fn any_text_is_answered_without_a_panic(text in "\\PC{0,60}", code in "[-\"'\\\\r().,&|?!a1/<>=+*%\\[\\]{}:\n ]{0,60}") {
+    fn no_text_causes_a_panic(text in "\\PC{0,60}", code in "[-\"'\\\\r().,&|?!a1/<>=+*%\\[\\]{}:\n ]{0,60}") {
         let _ = (answer(&[&text]), answer(&[&code]));
     }
 }

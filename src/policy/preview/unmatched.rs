@@ -1,4 +1,4 @@
-//! Why a class matches none of the devices there are, in words for the admin who wrote its policy. Pure.
+//! Why a class matches no device, worded for the admin who wrote its policy. Pure.
 
 use std::collections::BTreeSet;
 
@@ -10,48 +10,51 @@ use crate::{
         cel,
         demand::{Demand, Kind, demands},
     },
+    suggest::closest,
 };
 
 use super::{
     Matcher,
-    evaluate::{Fact, attribute, capacity},
+    evaluate::{FieldValue, ValueType, attribute, capacity},
     screen::Name,
 };
 
 /// How many of the devices' values are shown.
 const SHOWN: usize = 5;
 
-/// Why none of `devices`, all of `driver`, is in the class: the first demand of the policy that leaves none over.
+/// Why none of `devices`, all of `driver`, is in the class: the first demand or selector after which no device is left.
 pub fn why_nothing(policy: &DeviceClassPolicy, driver: &str, devices: &[&Device]) -> String {
-    let Ok(demands) = demands(policy, driver) else { return "its policy cannot be turned into CEL".into() };
+    let Ok(demands) = demands(policy, driver) else { return "the policy cannot be translated into CEL".into() };
     let mut left = devices.to_vec();
     let matcher = |expression: String| Matcher::new(&class([cel::driver(driver), expression]));
-    // What only Kubernetes can tell rules nothing out.
+    // A selector that only Kubernetes can evaluate rules nothing out.
     let admits = |matcher: &Matcher, device: &Device| matcher.matches(driver, device) != Ok(false);
+
     for demand in &demands {
         let matcher = matcher(demand.expression());
         left.retain(|device| admits(&matcher, device));
         if left.is_empty() {
             let alone = devices.iter().any(|device| admits(&matcher, device));
-            return if alone { among_others(&demand.field) } else { explain(demand, driver, devices) };
+            return if alone { only_together(&demand.field) } else { explain(demand, driver, devices) };
         }
     }
+
     for (index, selector) in policy.selectors.iter().enumerate() {
         let field = format!("selectors[{index}]");
         let matcher = matcher(selector.clone());
         left.retain(|device| admits(&matcher, device));
         if left.is_empty() {
             if devices.iter().any(|device| admits(&matcher, device)) {
-                return among_others(&field);
+                return only_together(&field);
             }
             let unknown = matcher.names.iter().find(|name| values(name, driver, devices).next().is_none());
             return match unknown {
                 Some(name) => format!("{field}: {}", unknown_name(name, driver, devices)),
-                None => format!("{field} is true for no device"),
+                None => format!("{field}: the selector is false for every device"),
             };
         }
     }
-    "no device meets all that it asks for".into()
+    "no device passes all conditions".into()
 }
 
 fn class(expressions: impl IntoIterator<Item = String>) -> DeviceClassSpec {
@@ -59,26 +62,28 @@ fn class(expressions: impl IntoIterator<Item = String>) -> DeviceClassSpec {
     DeviceClassSpec { selectors: Some(expressions.into_iter().map(selector).collect()), ..DeviceClassSpec::default() }
 }
 
-fn among_others(field: &str) -> String {
-    format!("{field}: no device that meets what comes before it meets this too, though others do")
+fn only_together(field: &str) -> String {
+    format!("{field}: no device passes both this and the conditions before it (some devices pass this one alone)")
 }
 
-/// Why no device meets a demand.
+/// Why no device passes a demand.
 fn explain(demand: &Demand, driver: &str, devices: &[&Device]) -> String {
     let field = &demand.field;
-    let Kind::One(asked, term) = &demand.kind else { return format!("{field}: no device meets it") };
+    let Kind::One(asked, term) = &demand.kind else { return format!("{field}: no device passes it") };
     let (is_capacity, domain, id) = term.subject();
     let name = Name { is_capacity, domain: domain.to_owned(), id: id.to_owned() };
-    let (mut kinds, mut shown, mut more) = (BTreeSet::new(), BTreeSet::new(), false);
-    for fact in values(&name, driver, devices) {
-        kinds.insert(fact.kind());
+
+    // What the devices have instead.
+    let (mut types, mut shown, mut more) = (BTreeSet::new(), BTreeSet::new(), false);
+    for value in values(&name, driver, devices) {
+        types.insert(value.value_type());
         if shown.len() < SHOWN {
-            shown.insert(fact);
+            shown.insert(value);
         } else {
-            more |= !shown.contains(&fact);
+            more |= !shown.contains(&value);
         }
     }
-    if kinds.is_empty() {
+    if types.is_empty() {
         return format!("{field}: {}", unknown_name(&name, driver, devices));
     }
     let subject = format!("{domain}/{id}");
@@ -89,59 +94,56 @@ fn explain(demand: &Demand, driver: &str, devices: &[&Device]) -> String {
     if more {
         shown.push_str(", …");
     }
-    match other_kind(asked, &kinds) {
-        Some((kind, hint)) if !is_capacity => format!("{field}: {subject} is {kind} on the devices ({shown}): {hint}"),
-        _ => format!("{field}: no device has such a value of {subject}; there is {shown}"),
+
+    match other_type(asked, &types) {
+        Some((is, hint)) if !is_capacity => format!("{field}: {subject} is {is} on the devices ({shown}): {hint}"),
+        _ => format!("{field}: no device matches on {subject}; values found: {shown}"),
     }
 }
 
-/// The kind that an attribute has on the devices and how to write it, if what it is compared with is none of it.
-fn other_kind(asked: &Match, kinds: &BTreeSet<&'static str>) -> Option<(&'static str, &'static str)> {
+/// The type that the attribute has on all devices and how to write a match on it, if the match compares it with values of
+/// other types only.
+fn other_type(asked: &Match, types: &BTreeSet<ValueType>) -> Option<(ValueType, &'static str)> {
     let scalars: Vec<_> = asked.values.iter().flatten().chain(&asked.value).collect();
-    let fits = |kind: &str| {
+    let fits = |value_type: ValueType| {
         scalars.iter().any(|scalar| match scalar {
-            Scalar::Int(_) => kind == INTEGER,
-            Scalar::Bool(_) => kind == BOOLEAN || kind == STRING,
+            Scalar::Int(_) => value_type == ValueType::Int,
+            Scalar::Bool(_) => matches!(value_type, ValueType::Bool | ValueType::String),
             Scalar::String(text) => {
                 let is_version = semver::Version::parse(text).is_ok();
                 let is_order = !matches!(asked.operator, MatchOperator::In | MatchOperator::NotIn);
-                kind == STRING && !is_order || kind == VERSION && is_version
+                value_type == ValueType::String && !is_order || value_type == ValueType::Version && is_version
             }
         })
     };
-    let [kind] = kinds.iter().copied().collect::<Vec<_>>()[..] else { return None };
-    if scalars.is_empty() || fits(kind) {
+    let [value_type] = types.iter().copied().collect::<Vec<_>>()[..] else { return None };
+    if scalars.is_empty() || fits(value_type) {
         return None;
     }
-    let hint = match kind {
-        INTEGER => "compare it with an integer, written without quotes",
-        BOOLEAN => "use operator In with \"true\" or \"false\"",
-        STRING => "use operator In or NotIn with strings, written with quotes",
-        VERSION => "compare it with a semantic version, such as 1.2.3",
-        _ => "only a selector can look into it",
+
+    let hint = match value_type {
+        ValueType::Int => "compare it with an integer, written without quotes",
+        ValueType::Bool => "use operator In with \"true\" or \"false\"",
+        ValueType::String => "use operator In or NotIn with strings, written with quotes",
+        ValueType::Version => "compare it with a semantic version, such as 1.2.3",
+        ValueType::Quantity | ValueType::List | ValueType::Nothing => "only a CEL selector can test it",
     };
-    Some((kind, hint))
+    Some((value_type, hint))
 }
 
-pub(super) const INTEGER: &str = "an integer";
-pub(super) const BOOLEAN: &str = "a boolean";
-pub(super) const STRING: &str = "a string";
-pub(super) const VERSION: &str = "a version";
-
 /// The values that devices have under a name.
-fn values<'a>(name: &'a Name, driver: &'a str, devices: &'a [&Device]) -> impl Iterator<Item = Fact> + use<'a> {
+fn values<'a>(name: &'a Name, driver: &'a str, devices: &'a [&Device]) -> impl Iterator<Item = FieldValue> + use<'a> {
     let value = move |device: &&Device| {
         if name.is_capacity { capacity(device, name, driver) } else { attribute(device, name, driver) }
     };
     devices.iter().filter_map(value)
 }
 
-/// That no device has a name, and which one is like it.
+/// Says that no device has the name, and which similar name there is.
 fn unknown_name(name: &Name, driver: &str, devices: &[&Device]) -> String {
     let Name { is_capacity, domain, id } = name;
     let what = if *is_capacity { "capacity" } else { "attribute" };
-    let wanted = format!("{domain}/{id}");
-    let known: BTreeSet<String> = devices
+    let known: BTreeSet<(&str, &str)> = devices
         .iter()
         .flat_map(|device| -> Box<dyn Iterator<Item = &String>> {
             if *is_capacity {
@@ -150,12 +152,17 @@ fn unknown_name(name: &Name, driver: &str, devices: &[&Device]) -> String {
                 Box::new(device.attributes.iter().flat_map(|all| all.keys()))
             }
         })
-        .map(|key| if key.contains('/') { key.clone() } else { format!("{driver}/{key}") })
+        .map(|key| key.split_once('/').unwrap_or((driver, key)))
         .collect();
-    let last = |key: &str| key.rsplit('/').next().unwrap_or_default().to_lowercase();
-    let like = known.iter().find(|known| last(known) == id.to_lowercase());
-    let hint = like.map(|like| format!("; there is {like}")).unwrap_or_default();
-    format!("no device has the {what} {wanted}{hint}")
+
+    // The same name is often in another domain (`cpu.intel.com/family`). Of names that are equally close, those in the
+    // wanted domain come first.
+    let (same_domain, other_domains): (Vec<_>, Vec<_>) = known.iter().partition(|(known, _)| known == domain);
+    let candidates = || same_domain.iter().chain(&other_domains);
+    let meant = closest(id, candidates().map(|(_, id)| *id));
+    let meant = meant.and_then(|meant| candidates().find(|(_, id)| *id == meant));
+    let hint = meant.map(|(domain, id)| format!("; did you mean {domain}/{id}?")).unwrap_or_default();
+    format!("no device has the {what} {domain}/{id}{hint}")
 }
 
 #[cfg(test)]
@@ -186,11 +193,20 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({"key": "coers", "operator": "Exists"}), "matchAttributes[0]: no device has the attribute dra.cpu/coers")]
+    #[case(json!({"key": "coers", "operator": "Exists"}), "matchAttributes[0]: no device has the attribute dra.cpu/coers; did you mean dra.cpu/cores?")]
     #[case(
         json!({"key": "family", "operator": "In", "values": ["Xeon"]}),
-        "matchAttributes[0]: no device has the attribute dra.cpu/family; there is cpu.intel.com/family"
+        "matchAttributes[0]: no device has the attribute dra.cpu/family; did you mean cpu.intel.com/family?"
     )]
+    #[case(
+        json!({"key": "cpu.amd.com/coers", "operator": "Exists"}),
+        "matchAttributes[0]: no device has the attribute cpu.amd.com/coers; did you mean dra.cpu/cores?"
+    )]
+    #[case(
+        json!({"key": "cpu.intel.com/famly", "operator": "Exists"}),
+        "matchAttributes[0]: no device has the attribute cpu.intel.com/famly; did you mean cpu.intel.com/family?"
+    )]
+    #[case(json!({"key": "serial", "operator": "Exists"}), "matchAttributes[0]: no device has the attribute dra.cpu/serial")]
     #[case(
         json!({"key": "cores", "operator": "In", "values": ["64"]}),
         "matchAttributes[0]: dra.cpu/cores is an integer on the devices (4, 64): compare it with an integer, written without quotes"
@@ -209,36 +225,40 @@ mod tests {
     )]
     #[case(
         json!({"key": "cores", "operator": "Gt", "value": 64}),
-        "matchAttributes[0]: no device has such a value of dra.cpu/cores; there is 4, 64"
+        "matchAttributes[0]: no device matches on dra.cpu/cores; values found: 4, 64"
     )]
     #[case(json!({"key": "cores", "operator": "DoesNotExist"}), "matchAttributes[0]: every device has dra.cpu/cores")]
-    fn a_match_that_no_device_meets_is_named_with_the_cause(#[case] one: Value, #[case] wanted: &str) {
+    fn a_match_that_no_device_passes_is_named_with_the_cause(#[case] one: Value, #[case] wanted: &str) {
         assert_eq!(why(&json!({"matchAttributes": [one]})), wanted);
     }
 
     #[rstest]
-    #[case(json!({"preset": "Amd"}), "preset Amd: no device has such a value of dra.cpu/vendor; there is Intel")]
+    #[case(json!({"preset": "Amd"}), "preset Amd: no device matches on dra.cpu/vendor; values found: Intel")]
     #[case(json!({"preset": "HighPerformance"}), "preset HighPerformance: no device has the attribute dra.cpu/memoryGB")]
     #[case(
         json!({"matchCapacity": [{"key": "disk", "operator": "Exists"}]}),
         "matchCapacity[0]: no device has the capacity dra.cpu/disk"
     )]
     #[case(
+        json!({"matchCapacity": [{"key": "memroy", "operator": "Exists"}]}),
+        "matchCapacity[0]: no device has the capacity dra.cpu/memroy; did you mean dra.cpu/memory?"
+    )]
+    #[case(
         json!({"matchCapacity": [{"key": "memory", "operator": "Gt", "value": "1Ti"}]}),
-        "matchCapacity[0]: no device has such a value of dra.cpu/memory; there is 16Gi"
+        "matchCapacity[0]: no device matches on dra.cpu/memory; values found: 16Gi"
     )]
     #[case(
         json!({"preset": "Intel", "selectors": ["true", "\"model\" in device.attributes[\"dra.cpu\"]"]}),
         "selectors[1]: no device has the attribute dra.cpu/model"
     )]
-    #[case(json!({"selectors": ["device.attributes[\"dra.cpu\"].cores == 5"]}), "selectors[0] is true for no device")]
+    #[case(json!({"selectors": ["device.attributes[\"dra.cpu\"].cores == 5"]}), "selectors[0]: the selector is false for every device")]
     #[case(
         json!({"matchAttributes": [
             {"key": "cpu.intel.com/family", "operator": "In", "values": ["Core"]}, {"key": "cores", "operator": "Gte", "value": 64},
         ]}),
-        "matchAttributes[1]: no device that meets what comes before it meets this too, though others do"
+        "matchAttributes[1]: no device passes both this and the conditions before it (some devices pass this one alone)"
     )]
-    fn so_is_what_else_rules_all_devices_out(#[case] policy: Value, #[case] wanted: &str) {
+    fn so_is_any_other_condition_that_rules_all_devices_out(#[case] policy: Value, #[case] wanted: &str) {
         assert_eq!(why(&policy), wanted);
     }
 }
