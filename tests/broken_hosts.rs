@@ -5,12 +5,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use dra_operator::{
-    api::Granularity,
-    cpuset::CpuSet,
-    drivers::{Driver as _, cpu::CpuDriver},
-    host::Host,
-};
+use dra_operator::{api::Granularity, cpuset::CpuSet, drivers::cpu::CpuDevices, host::Host};
 use k8s_openapi::api::resource::v1::Device;
 use proptest::prelude::*;
 use rstest::rstest;
@@ -55,15 +50,15 @@ fn break_file(root: &Path, file: &str, broken: &Broken) {
     }
 }
 
-fn discover(root: &Path) -> CpuDriver {
-    CpuDriver::new(&Host::at(root).observe_machine(), Granularity::Core, &CpuSet::new())
+fn discover(root: &Path) -> CpuDevices {
+    CpuDevices::new(&Host::at(root).observe_machine(), Granularity::Core, &CpuSet::new())
 }
 
-fn names(driver: &CpuDriver) -> Vec<&str> {
+fn names(driver: &CpuDevices) -> Vec<&str> {
     driver.inventory().devices.iter().map(|device| device.name.as_str()).collect()
 }
 
-fn first<'d>(driver: &'d CpuDriver, attribute: &str) -> Option<&'d k8s_openapi::api::resource::v1::DeviceAttribute> {
+fn first<'d>(driver: &'d CpuDevices, attribute: &str) -> Option<&'d k8s_openapi::api::resource::v1::DeviceAttribute> {
     let device: &Device = driver.inventory().devices.first()?;
     device.attributes.as_ref()?.get(attribute)
 }
@@ -271,10 +266,10 @@ proptest! {
         let machine = host.observe_machine();
         let reserved: CpuSet = reserved.parse().unwrap();
         for granularity in [Granularity::Core, Granularity::Thread] {
-            let driver = CpuDriver::new(&machine, granularity, &CpuSet::new());
+            let driver = CpuDevices::new(&machine, granularity, &CpuSet::new());
             devices::assert_partition(&driver, &machine.online(), "garbage");
             devices::assert_within_limits(driver.inventory(), "garbage");
-            let fewer = CpuDriver::new(&machine, granularity, &reserved);
+            let fewer = CpuDevices::new(&machine, granularity, &reserved);
             for device in &fewer.inventory().devices {
                 prop_assert!(fewer.cpus_of(&device.name).is_some_and(|cpus| cpus.is_disjoint(&reserved)));
             }

@@ -4,12 +4,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use dra_operator::{
-    api::Granularity,
-    cpuset::CpuSet,
-    drivers::{Driver as _, cpu::CpuDriver},
-    host::Host,
-};
+use dra_operator::{api::Granularity, cpuset::CpuSet, drivers::cpu::CpuDevices, host::Host};
 use proptest::prelude::*;
 
 mod devices;
@@ -20,14 +15,14 @@ use machines::{
     servers::{KINDS, server},
 };
 
-fn driver(machine: &Machine, granularity: Granularity, reserved: &CpuSet) -> CpuDriver {
+fn driver(machine: &Machine, granularity: Granularity, reserved: &CpuSet) -> CpuDevices {
     let root = tempfile::tempdir().unwrap();
     machine.write(root.path()).unwrap();
-    CpuDriver::new(&Host::at(root.path()).observe_machine(), granularity, reserved)
+    CpuDevices::new(&Host::at(root.path()).observe_machine(), granularity, reserved)
 }
 
 /// Device names and the CPUs they mean.
-fn meanings(driver: &CpuDriver) -> BTreeMap<String, CpuSet> {
+fn meanings(driver: &CpuDevices) -> BTreeMap<String, CpuSet> {
     let devices = &driver.inventory().devices;
     devices.iter().map(|device| (device.name.clone(), driver.cpus_of(&device.name).unwrap().clone())).collect()
 }
@@ -165,7 +160,7 @@ fn an_arm_machine_tells_its_kinds_of_core_apart_by_capacity() {
 }
 
 fn core_types(root: &std::path::Path) -> Vec<String> {
-    let driver = CpuDriver::new(&Host::at(root).observe_machine(), Granularity::Thread, &CpuSet::new());
+    let driver = CpuDevices::new(&Host::at(root).observe_machine(), Granularity::Thread, &CpuSet::new());
     let kind =
         |device: &k8s_openapi::api::resource::v1::Device| device.attributes.as_ref()?.get("coreType")?.string.clone();
     driver.inventory().devices.iter().map(|device| kind(device).unwrap_or_default()).collect()
@@ -198,7 +193,7 @@ fn where_sysfs_is_missing_the_cpus_are_known_from_stat() {
     let root = tempfile::tempdir().unwrap();
     Machine::default().write(root.path()).unwrap();
     fs::remove_dir_all(root.path().join("sys")).unwrap();
-    let driver = CpuDriver::new(&Host::at(root.path()).observe_machine(), Granularity::Core, &CpuSet::new());
+    let driver = CpuDevices::new(&Host::at(root.path()).observe_machine(), Granularity::Core, &CpuSet::new());
     devices::assert_partition(&driver, &"0-3".parse().unwrap(), "no sysfs");
     assert!(driver.inventory().warnings.iter().any(|warning| warning.contains("sys/devices/system/cpu/online")));
 }

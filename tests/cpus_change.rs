@@ -89,7 +89,7 @@ fn get(port: u16, path: &str) -> String {
 }
 
 #[test]
-fn when_other_cpus_are_online_the_plugin_starts_anew_with_what_there_is() {
+fn when_the_online_cpus_change_the_plugin_rebuilds_its_devices() {
     let root = tempfile::tempdir().unwrap();
     machine(root.path());
     fs::create_dir_all(root.path().join("kubelet/plugins_registry")).unwrap();
@@ -97,7 +97,7 @@ fn when_other_cpus_are_online_the_plugin_starts_anew_with_what_there_is() {
     let (_plugin, log) = start(root.path(), port);
     says(&log, r#""devices":4"#);
     online(root.path(), "0-2");
-    says(&log, "CPUs 0-2 are online now");
+    says(&log, "online CPUs changed to 0-2: rebuilding the devices");
     says(&log, r#""devices":3"#);
     let start = std::time::Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).is_err() {

@@ -17,7 +17,7 @@ use dra_operator::{
         build::{Settings, children},
     },
     cpuset::CpuSet,
-    drivers::{Driver as _, cpu::CpuDriver},
+    drivers::cpu::CpuDevices,
     host::Host,
     plugin::metrics::PluginMetrics,
     policy::{device_class, preview::Matcher},
@@ -128,7 +128,7 @@ fn devices() -> Vec<Device> {
         let root = tempfile::tempdir().unwrap();
         server(kind).unwrap().write(root.path()).unwrap();
         let machine = Host::at(root.path()).observe_machine();
-        CpuDriver::new(&machine, Granularity::Core, &CpuSet::default()).inventory().devices[0].clone()
+        CpuDevices::new(&machine, Granularity::Core, &CpuSet::default()).inventory().devices[0].clone()
     };
     KINDS.into_iter().map(device).collect()
 }

@@ -13,7 +13,7 @@ use std::{
 use dra_operator::{
     api::Granularity,
     cpuset::CpuSet,
-    drivers::{Driver as _, cpu::CpuDriver},
+    drivers::cpu::CpuDevices,
     host::{Host, machine::Machine},
 };
 use k8s_openapi::{List, api::resource::v1::ResourceSlice};
@@ -129,7 +129,7 @@ fn extract(folder: &Path, name: &str) -> tempfile::TempDir {
 }
 
 fn counts(machine: &Machine) -> BTreeMap<&'static str, usize> {
-    let cores = CpuDriver::new(machine, Granularity::Core, &CpuSet::new()).inventory().devices.len();
+    let cores = CpuDevices::new(machine, Granularity::Core, &CpuSet::new()).inventory().devices.len();
     let packages: BTreeSet<_> = machine.cpus.values().map(|cpu| cpu.package).collect();
     BTreeMap::from([("cores", cores), ("packages", packages.len()), ("numa_nodes", machine.numa_nodes.len())])
 }
@@ -161,7 +161,7 @@ fn every_recorded_machine_gives_each_online_cpu_in_exactly_one_device() {
             assert_eq!(machine.online().to_string(), online, "{name}");
         }
         for granularity in [Granularity::Core, Granularity::Thread] {
-            let driver = CpuDriver::new(&machine, granularity, &CpuSet::new());
+            let driver = CpuDevices::new(&machine, granularity, &CpuSet::new());
             devices::assert_partition(&driver, &machine.online(), &name);
             devices::assert_within_limits(driver.inventory(), &name);
         }

@@ -3,13 +3,10 @@
 use k8s_openapi::api::resource::v1::Device;
 
 use super::table;
-use crate::{
-    drivers::{Driver as _, cpu::CpuDriver},
-    slices::device::text,
-};
+use crate::{drivers::cpu::CpuDevices, slices::device::text};
 
 /// Two tables: what is the same on all devices of the machine, also the reserved, once; then the devices that are offered.
-pub(super) fn table(machine: &CpuDriver, driver: &CpuDriver) -> String {
+pub(super) fn table(machine: &CpuDevices, driver: &CpuDevices) -> String {
     let devices = &driver.inventory().devices;
     let rows = devices.iter().map(|device| {
         let of = |name: &str| attribute(device, name);

@@ -12,7 +12,7 @@ use super::{devices, granularity, stdout};
 use crate::{
     api::{CpuSpec, Granularity},
     cpuset::CpuSet,
-    drivers::{Driver as _, Inventory, cpu::CpuDriver},
+    drivers::{Inventory, cpu::CpuDevices},
     host::Host,
     slices::pack::NodePool,
 };
@@ -55,8 +55,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(kind.is_dir(), "host root {} is not a directory: name one that has proc and sys", root.display());
     let host = Host::at(root);
     let machine = host.observe_machine();
-    let whole = CpuDriver::new(&machine, args.granularity, &CpuSet::default());
-    let driver = CpuDriver::new(&machine, args.granularity, &args.reserved_cpus);
+    let whole = CpuDevices::new(&machine, args.granularity, &CpuSet::default());
+    let driver = CpuDevices::new(&machine, args.granularity, &args.reserved_cpus);
     let Inventory { devices, warnings } = driver.inventory();
     for warning in warnings {
         eprintln!("warning: {warning}");

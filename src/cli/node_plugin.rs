@@ -20,7 +20,6 @@ use crate::{
         kubelet::Connect,
         metrics::PluginMetrics,
         node::{NodePlugin, NodeSettings},
-        online::changed,
         readiness::{Readiness, serve},
     },
 };
@@ -102,7 +101,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve_node(args))
 }
 
-/// Serves the machine as it is, and again when it has become another.
+/// Serves the machine, and starts over when it has changed.
 async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = stop::on_signal()?;
     while !stop.is_cancelled() {
@@ -111,22 +110,16 @@ async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves until told to stop, or until other CPUs are online than at its start.
+/// Serves until told to stop, or until the machine is not the one that the driver was made from.
 async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<()> {
     let Kind::Cpu(cpu) = &args.kind;
-    let host = Host::at(&args.host_root);
-    // First: what changes while the machine is read is noticed.
-    let online = host.observe_online();
-    let driver = CpuDriver::new(&host.observe_machine(), cpu.granularity, &cpu.reserved_cpus);
-    for warning in &driver.inventory().warnings {
+    let driver = CpuDriver::observe(Host::at(&args.host_root), cpu.granularity, &cpu.reserved_cpus);
+    let driver: Arc<dyn Driver> = Arc::new(driver);
+    let inventory = Arc::clone(&driver.inventory().borrow());
+    for warning in &inventory.warnings {
         tracing::warn!("{warning}");
     }
-    tracing::info!(
-        devices = driver.inventory().devices.len(),
-        driver = args.driver_name,
-        node = args.node_name,
-        "found"
-    );
+    tracing::info!(devices = inventory.devices.len(), driver = args.driver_name, node = args.node_name, "found");
     let settings = args.settings(cpu.pinning == Pinning::Nri)?;
     let config = Config::infer().await.context("cannot find the cluster: run in a pod, or set KUBECONFIG")?;
     let connect: Connect = Arc::new(move || Client::try_from(config.clone()));
@@ -135,8 +128,14 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
     let mut registry = Registry::default();
     let metrics = PluginMetrics::new(&mut registry);
     let readiness = Arc::new(Readiness::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
-    let plugin =
-        NodePlugin { settings, driver: Arc::new(driver), client, connect, readiness: Arc::clone(&readiness), metrics };
+    let plugin = NodePlugin {
+        settings,
+        driver: Arc::clone(&driver),
+        client,
+        connect,
+        readiness: Arc::clone(&readiness),
+        metrics,
+    };
     let complaints = Arc::clone(&readiness);
     let http = async {
         match args.http_address()? {
@@ -153,8 +152,8 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
         }
     };
     let changes = async {
-        let now = changed(&host, online).await;
-        tracing::warn!("CPUs {now} are online now, others than when the devices were made: starting anew");
+        let what = driver.changed().await;
+        tracing::warn!("{what}: rebuilding the devices");
         stop.cancel();
         std::future::pending::<()>().await;
     };

@@ -1,7 +1,7 @@
-//! What a kind of device must answer. Pure.
+//! What a kind of device must answer.
 //!
-//! A driver turns what the host has into devices, and an allocation into what a container gets. It reads no file and
-//! calls no API: `host/` reads, `plugin/` publishes, prepares and enforces. A new kind of device is a new folder here.
+//! A driver turns what the host has into devices, and an allocation into what a container gets. It reads the machine
+//! through `host` and calls no API: `plugin` publishes, prepares and enforces. A new kind of device is a new folder here.
 
 pub mod attachment;
 pub mod cpu;
@@ -9,8 +9,10 @@ pub mod pinning;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use futures::future::BoxFuture;
 use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::api::resource::Quantity};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use self::{attachment::Attachment, pinning::Pinning};
 use crate::cpuset::CpuSet;
@@ -56,6 +58,15 @@ pub struct Grant {
     pub env: BTreeMap<String, String>,
 }
 
+impl Grant {
+    /// Adds what another request of the same container brings.
+    pub fn add(&mut self, other: &Self) {
+        self.cpus.extend(other.cpus.iter());
+        self.memory_nodes.extend(other.memory_nodes.iter());
+        self.env.extend(other.env.clone());
+    }
+}
+
 /// Why an allocation cannot be honoured; fails that claim alone.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GrantError {
@@ -67,15 +78,13 @@ pub enum GrantError {
         /// The device.
         device: String,
     },
-    /// Some of its CPUs cannot run anything now.
-    #[error(
-        "CPUs {cpus} of request {request:?} are offline on this node: bring them online, or delete the pod so that it is scheduled again"
-    )]
-    Offline {
-        /// The request.
-        request: String,
-        /// The CPUs.
-        cpus: CpuSet,
+    /// It cannot be used now.
+    #[error("{what}: {remedy}, or delete the pod so that it is scheduled again")]
+    Unusable {
+        /// What cannot be used, such as `CPUs 2-3 are offline on this node`.
+        what: String,
+        /// What to do about it.
+        remedy: String,
     },
     /// The opaque parameters cannot be read.
     #[error("opaque parameters of request {request:?} cannot be read: {message}")]
@@ -87,20 +96,42 @@ pub enum GrantError {
     },
 }
 
+/// What two claims want and cannot both have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// What both want, in the kind's words, such as `CPUs 2-3`.
+    pub what: String,
+    /// Which of the grants that are held is in the way: its index.
+    pub with: usize,
+}
+
 /// A kind of device, on one node.
 pub trait Driver: Send + Sync {
-    /// The devices of this node.
-    fn inventory(&self) -> &Inventory;
+    /// The devices of this node, as they come and go.
+    fn inventory(&self) -> watch::Receiver<Arc<Inventory>>;
 
     /// What a container that uses the devices of one request gets: `devices` all have the same `request`.
     fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError>;
 
-    /// What containers with no claim of this driver are kept to while `held` is given away: exclusive grants, without
-    /// those of admin access. `None` lifts every restriction (nothing is held); an empty grant says that nothing is left.
+    /// What keeps a claim from having `wanted` while other claims have what is `held`. Neither side has grants of admin
+    /// access: they take nothing from others. That one device is given to one claim, or each share of it to one, is
+    /// not asked here: this is for what devices have in common, and for how much several shares may hold together.
+    fn conflict(&self, wanted: &Grant, held: &[&Grant]) -> Option<Conflict>;
+
+    /// Whether a grant can be used right now. Called before a claim is prepared and before its container is created, so
+    /// it must answer within milliseconds.
+    fn check(&self, grant: &Grant) -> Result<(), GrantError>;
+
+    /// What containers with no claim of this driver are kept to while `held` is given away: every grant but those of
+    /// admin access. `None` lifts every restriction (nothing is held); an empty grant says that nothing is left.
     fn remainder(&self, held: &[&Grant]) -> Option<Grant>;
 
     /// The names of the devices that have something in common with what is `held`.
-    fn overlapping(&self, held: &[&Grant]) -> Vec<&str>;
+    fn overlapping(&self, held: &[&Grant]) -> Vec<String>;
+
+    /// Resolves once the machine is not the one that the driver was made from, with what changed, for the log: the
+    /// driver has to be made again. Pending for a kind whose inventory follows the machine.
+    fn changed(&self) -> BoxFuture<'_, String>;
 
     /// How devices are attached to a pod sandbox; `None` if what containers get is all there is to do.
     fn attachment(&self) -> Option<Arc<dyn Attachment>> {

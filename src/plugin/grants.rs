@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use crate::drivers::{Grant, pinning::Pinning};
+use crate::drivers::{Grant, GrantError, pinning::Pinning};
 
 /// A container as the runtime describes it. Nothing in it is trusted: it is only used to look up own state.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +81,9 @@ pub trait Grants: Send + Sync + 'static {
     /// What of a container's cpuset this driver sets.
     fn pinning(&self) -> Pinning;
 
+    /// Whether a grant can be used right now; see [`Driver::check`](crate::drivers::Driver::check).
+    fn check(&self, grant: &Grant) -> Result<(), GrantError>;
+
     /// What every container without a claim is kept to. `None` lifts all restrictions: nothing is given away. Empty: all
     /// is, and as there is no empty cpuset, they run anywhere.
     fn remainder(&self) -> Option<Grant>;
@@ -95,8 +98,8 @@ pub trait Grants: Send + Sync + 'static {
 pub struct NriStatus {
     /// Registered, configured and synchronised: containers are being watched.
     pub connected: bool,
-    /// The last state (a number from [`Grants::changes`]) to which the running containers were brought. Prepare waits
-    /// for it, shortly, so that others have left a claim's CPUs before its pod starts.
+    /// The last state (a number from [`Grants::changes`]) to which the running containers were brought. A plugin that
+    /// ends waits for it, so that what the last claim gave back is not left unused. Prepare does not wait for it.
     pub applied: u64,
     /// How often the connection was lost and made again.
     pub reconnects: u64,

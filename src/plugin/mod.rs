@@ -8,5 +8,4 @@ pub mod kubelet;
 pub mod metrics;
 pub mod node;
 pub mod nri;
-pub mod online;
 pub mod readiness;

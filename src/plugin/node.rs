@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     drivers::Driver,
-    host::Host,
     plugin::{
         claims::{Claims, ClaimsConfig, cdi::Cdi, checkpoint::Checkpoint},
         directories::Directories,
@@ -228,7 +227,8 @@ impl NodePlugin {
         let settings = &self.settings;
         let counters =
             PublishCounters { writes: self.metrics.slice_writes.clone(), errors: self.metrics.slice_errors.clone() };
-        let devices = &self.driver.inventory().devices;
+        let inventory = Arc::clone(&self.driver.inventory().borrow());
+        let devices = &inventory.devices;
         let publisher = Publisher::new(
             self.client.clone(),
             &settings.driver_name,
@@ -256,7 +256,8 @@ impl NodePlugin {
     ) -> Infallible {
         while let Err(error) = claims.activate().await {
             self.readiness.set(Part::Checkpoint, Err(error.to_string()));
-            // The kubelet is let in to be told; NRI is not: without the claims, it would give their CPUs to others.
+            // The kubelet is let in, to get the reason as its answer. NRI is not: without the claims, it would give what
+            // they hold to others.
             active.send_replace(true);
             sleep(CHECKPOINT_RETRY).await;
         }
@@ -302,7 +303,6 @@ impl NodePlugin {
             driver_name: settings.driver_name.clone(),
             pool: settings.node_name.clone(),
             driver: Arc::clone(&self.driver),
-            host: Host::at(&settings.host_root),
             checkpoint: Checkpoint::within(&settings.state_dir),
             cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
             nri: settings.nri_socket.is_some().then(|| nri.subscribe()),

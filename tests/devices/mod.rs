@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 
 use dra_operator::{
     cpuset::CpuSet,
-    drivers::{Driver as _, Inventory, cpu::CpuDriver},
+    drivers::{Inventory, cpu::CpuDevices},
 };
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 
 /// Each of `cpus` is in exactly one device, and no other is in any.
-pub fn assert_partition(driver: &CpuDriver, cpus: &CpuSet, of: &str) {
+pub fn assert_partition(driver: &CpuDevices, cpus: &CpuSet, of: &str) {
     let mut seen = CpuSet::new();
     let devices = &driver.inventory().devices;
     assert!(!devices.is_empty() || cpus.is_empty(), "{of}: no device");

@@ -14,7 +14,7 @@ use std::{
 
 use dra_operator::{
     cpuset::CpuSet,
-    drivers::{Grant, pinning::Pinning},
+    drivers::{Grant, GrantError, pinning::Pinning},
     plugin::{
         grants::{ContainerIdentity, Grants, NriStatus, Refusal},
         nri,
@@ -51,6 +51,10 @@ impl Grants for OneGrant {
 
     fn pinning(&self) -> Pinning {
         self.pinning
+    }
+
+    fn check(&self, _: &Grant) -> Result<(), GrantError> {
+        Ok(())
     }
 
     fn remainder(&self) -> Option<Grant> {

@@ -6,7 +6,7 @@
 use dra_operator::{
     api::{DeviceClassPolicy, Granularity, Match, MatchOperator, Preset, Scalar},
     cpuset::CpuSet,
-    drivers::{Driver as _, cpu::CpuDriver},
+    drivers::cpu::CpuDevices,
     host::Host,
     policy::{
         device_class,
@@ -236,7 +236,7 @@ fn quantities_are_the_amounts_that_kubernetes_reads() {
 fn demo_devices(name: &str, granularity: Granularity) -> Vec<Device> {
     let root = tempfile::tempdir().unwrap();
     server(name).unwrap().write(root.path()).unwrap();
-    CpuDriver::new(&Host::at(root.path()).observe_machine(), granularity, &CpuSet::default())
+    CpuDevices::new(&Host::at(root.path()).observe_machine(), granularity, &CpuSet::default())
         .inventory()
         .devices
         .clone()

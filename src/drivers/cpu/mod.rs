@@ -1,169 +1,88 @@
-//! CPUs as devices. Pure.
+//! CPUs as devices. IO: sysfs and procfs, through `host`.
 //!
 //! `Core` (`core-<socket>-<core>`): a physical core with all its threads. `Thread` (`cpu-<n>`): one CPU as the kernel
-//! numbers them. Every online CPU is in exactly one device, save those reserved; a core of which a CPU is reserved is not
+//! numbers them. Every online CPU is in exactly one device, except the reserved ones; a core with a reserved CPU is not
 //! offered.
 
 mod arm;
 mod attributes;
 mod cores;
+mod devices;
 mod identity;
 mod memory;
+mod online;
 mod parameters;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use k8s_openapi::api::resource::v1::Device;
+use futures::{FutureExt as _, future::BoxFuture};
+use tokio::sync::watch;
 
-use self::{
-    attributes::{OfMachine, put},
-    cores::Core,
-};
-use super::{AllocatedDevice, Driver, Grant, GrantError, Inventory, pinning::Pinning};
-use crate::{api::Granularity, cpuset::CpuSet, host::machine::Machine};
+pub use self::devices::CpuDevices;
+use super::{AllocatedDevice, Conflict, Driver, Grant, GrantError, Inventory, pinning::Pinning};
+use crate::{api::Granularity, cpuset::CpuSet, host::Host};
 
-/// The CPUs of one node.
-#[derive(Clone, Debug)]
+/// The CPUs of this node: what [`CpuDevices`] makes of the machine, and which of them are online now.
 pub struct CpuDriver {
-    inventory: Inventory,
-    offered: BTreeMap<String, Offer>,
-    online: CpuSet,
-}
-
-/// What a device is made of.
-#[derive(Clone, Debug)]
-struct Offer {
-    cpus: CpuSet,
-    /// Its NUMA node, where that is certain to have memory.
-    memory_node: Option<u32>,
+    host: Host,
+    /// The CPUs that were online when the machine was read.
+    online: Option<CpuSet>,
+    devices: CpuDevices,
+    inventory: watch::Sender<Arc<Inventory>>,
 }
 
 impl CpuDriver {
-    /// Turns a machine into devices. `reserved` CPUs are never offered.
-    pub fn new(machine: &Machine, granularity: Granularity, reserved: &CpuSet) -> Self {
-        let (cores, contradictions) = cores::cores(machine);
-        let widest = cores.iter().map(|core| core.cpus.len()).max().unwrap_or(0);
-        let of_machine = OfMachine::new(machine, cores.len(), widest);
-        let mut driver = Self {
-            inventory: Inventory { devices: Vec::new(), warnings: machine.warnings.clone() },
-            offered: BTreeMap::new(),
-            online: machine.online(),
-        };
-        driver.inventory.warnings.extend(contradictions);
-        driver.warn_of_reservation(reserved);
-        match granularity {
-            Granularity::Core => driver.offer_cores(machine, &of_machine, &cores, reserved),
-            Granularity::Thread => driver.offer_threads(machine, &of_machine, &cores, reserved),
-        }
-        driver
-    }
-
-    /// The CPUs that a device is made of.
-    pub fn cpus_of(&self, device: &str) -> Option<&CpuSet> {
-        self.offered.get(device).map(|offer| &offer.cpus)
-    }
-
-    fn offer_cores(&mut self, machine: &Machine, of_machine: &OfMachine<'_>, cores: &[Core<'_>], reserved: &CpuSet) {
-        for Core { name, cpus, cpu, .. } in cores.iter().filter(|core| core.cpus.is_disjoint(reserved)) {
-            let attributes = of_machine.device(cpu, cpus);
-            self.offer(machine, name.clone(), cpus.clone(), cpu.numa_node, attributes);
-        }
-    }
-
-    /// In the order of the cores, so that whoever takes the next free threads gets whole cores.
-    fn offer_threads(&mut self, machine: &Machine, of_machine: &OfMachine<'_>, cores: &[Core<'_>], reserved: &CpuSet) {
-        for number in cores.iter().flat_map(|core| core.cpus.iter()).filter(|number| !reserved.contains(*number)) {
-            let Some(cpu) = machine.cpus.get(&number) else { continue };
-            let cpus = CpuSet::from_iter([number]);
-            let mut attributes = of_machine.device(cpu, &cpus);
-            attributes.remove("cpuIDs");
-            put(&mut attributes, "cpuID", Some(number));
-            self.offer(machine, format!("cpu-{number}"), cpus, cpu.numa_node, attributes);
-        }
-    }
-
-    fn offer(
-        &mut self,
-        machine: &Machine,
-        name: String,
-        cpus: CpuSet,
-        numa_node: Option<u32>,
-        attributes: attributes::Attributes,
-    ) {
-        let has_memory = |node: &u32| machine.numa_nodes.get(node).and_then(|node| node.has_memory) == Some(true);
-        let memory_node = numa_node.filter(has_memory);
-        self.inventory.devices.push(Device { name: name.clone(), attributes: Some(attributes), ..Device::default() });
-        self.offered.insert(name, Offer { cpus, memory_node });
-    }
-
-    fn warn_of_reservation(&mut self, reserved: &CpuSet) {
-        let elsewhere = reserved.difference(&self.online);
-        if !elsewhere.is_empty() {
-            self.inventory
-                .warnings
-                .push(format!("reserved CPUs {elsewhere} are not online on this node: nothing is reserved there"));
-        }
-        if !self.online.is_empty() && self.online.is_subset(reserved) {
-            self.inventory
-                .warnings
-                .push(format!("every online CPU ({}) is reserved: no device is offered", self.online));
-        }
+    /// Reads the machine. `reserved` CPUs are never offered.
+    pub fn observe(host: Host, granularity: Granularity, reserved: &CpuSet) -> Self {
+        // First, so that what changes while the machine is read is noticed.
+        let online = host.observe_online();
+        let devices = CpuDevices::new(&host.observe_machine(), granularity, reserved);
+        let inventory = watch::Sender::new(Arc::new(devices.inventory().clone()));
+        Self { host, online, devices, inventory }
     }
 }
 
 impl Driver for CpuDriver {
-    fn inventory(&self) -> &Inventory {
-        &self.inventory
+    /// Never changes: the plugin rebuilds the driver when [`Driver::changed`] resolves.
+    fn inventory(&self) -> watch::Receiver<Arc<Inventory>> {
+        self.inventory.subscribe()
     }
 
-    fn overlapping(&self, held: &[&Grant]) -> Vec<&str> {
-        let offered = self.offered.iter();
-        let overlaps = |offer: &Offer| held.iter().any(|grant| !offer.cpus.is_disjoint(&grant.cpus));
-        offered.filter(|(_, offer)| overlaps(offer)).map(|(name, _)| name.as_str()).collect()
+    fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError> {
+        self.devices.grant(devices)
+    }
+
+    fn conflict(&self, wanted: &Grant, held: &[&Grant]) -> Option<Conflict> {
+        devices::conflict(wanted, held)
+    }
+
+    /// A CPU may have gone offline since the machine was read.
+    fn check(&self, grant: &Grant) -> Result<(), GrantError> {
+        match self.host.observe_online() {
+            Some(online) if !grant.cpus.is_subset(&online) => Err(GrantError::Unusable {
+                what: format!("CPUs {} are offline on this node", grant.cpus.difference(&online)),
+                remedy: "bring them online".to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn remainder(&self, held: &[&Grant]) -> Option<Grant> {
+        self.devices.remainder(held)
+    }
+
+    fn overlapping(&self, held: &[&Grant]) -> Vec<String> {
+        self.devices.overlapping(held)
     }
 
     fn pinning(&self) -> Pinning {
         Pinning::Cpus
     }
 
-    /// The CPUs of all `devices`, named also in `DRA_CPUS_<REQUEST>`; and the NUMA nodes they are on, where each is
-    /// certain to have memory.
-    fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError> {
-        let mut grant = Grant::default();
-        let mut memory_nodes = Some(CpuSet::new());
-        for AllocatedDevice { request, device, parameters, .. } in devices {
-            let offer = self.offered.get(device).ok_or_else(|| GrantError::UnknownDevice { device: device.clone() })?;
-            for parameters in parameters {
-                parameters::check(parameters)
-                    .map_err(|message| GrantError::Parameters { request: request.clone(), message })?;
-            }
-            grant.cpus.extend(offer.cpus.iter());
-            match (&mut memory_nodes, offer.memory_node) {
-                (Some(nodes), Some(node)) => nodes.insert(node),
-                _ => memory_nodes = None,
-            }
-        }
-        grant.memory_nodes = memory_nodes.unwrap_or_default();
-        if let Some(AllocatedDevice { request, .. }) = devices.first() {
-            grant.env.insert(variable(request), grant.cpus.to_string());
-        }
-        Ok(grant)
+    fn changed(&self) -> BoxFuture<'_, String> {
+        let online = online::changed(&self.host, self.online.clone());
+        online.map(|now| format!("online CPUs changed to {now}")).boxed()
     }
-
-    /// Online CPUs that nobody holds, the reserved among them.
-    fn remainder(&self, held: &[&Grant]) -> Option<Grant> {
-        let held = held.iter().fold(CpuSet::new(), |all, grant| all.union(&grant.cpus));
-        if held.is_empty() {
-            return None;
-        }
-        Some(Grant { cpus: self.online.difference(&held), ..Grant::default() })
-    }
-}
-
-/// The environment variable that lists the CPUs of a request: `fast-cores` → `DRA_CPUS_FAST_CORES`.
-fn variable(request: &str) -> String {
-    let upper = request.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' });
-    format!("DRA_CPUS_{}", upper.collect::<String>())
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::host::machine::{Cpu, NumaNode};
+use crate::host::machine::{Cpu, Machine, NumaNode};
 
 /// Four cores of two threads: CPUs 0–3 and 4–7; cores 0 and 1 on NUMA node 0, 2 and 3 on node 1.
 fn machine() -> Machine {
@@ -24,8 +24,8 @@ fn machine() -> Machine {
     }
 }
 
-fn driver() -> CpuDriver {
-    CpuDriver::new(&machine(), Granularity::Core, &CpuSet::new())
+fn driver() -> CpuDevices {
+    CpuDevices::new(&machine(), Granularity::Core, &CpuSet::new())
 }
 
 fn allocated(device: &str, parameters: Vec<Value>) -> AllocatedDevice {
@@ -40,7 +40,7 @@ fn allocated(device: &str, parameters: Vec<Value>) -> AllocatedDevice {
     }
 }
 
-fn grant(driver: &CpuDriver, devices: &[&str]) -> Grant {
+fn grant(driver: &CpuDevices, devices: &[&str]) -> Grant {
     let devices: Vec<_> = devices.iter().map(|device| allocated(device, Vec::new())).collect();
     driver.grant(&devices).unwrap()
 }
@@ -61,7 +61,7 @@ fn memory_is_left_alone_where_a_node_is_not_certain_to_have_any() {
     for has_memory in [Some(false), None] {
         let mut machine = machine();
         machine.numa_nodes.insert(1, NumaNode { cpus: set("2-3,6-7"), has_memory });
-        let driver = CpuDriver::new(&machine, Granularity::Core, &CpuSet::new());
+        let driver = CpuDevices::new(&machine, Granularity::Core, &CpuSet::new());
         assert_eq!(grant(&driver, &["core-0-0"]).memory_nodes, set("0"));
         assert_eq!(grant(&driver, &["core-0-0", "core-0-2"]).memory_nodes, CpuSet::new());
     }
@@ -90,7 +90,7 @@ fn a_parameter_that_means_nothing_is_refused_by_name() {
 
 #[test]
 fn what_nobody_holds_is_left_for_the_others() {
-    let driver = CpuDriver::new(&machine(), Granularity::Core, &set("3"));
+    let driver = CpuDevices::new(&machine(), Granularity::Core, &set("3"));
     let (first, second) = (grant(&driver, &["core-0-0"]), grant(&driver, &["core-0-1", "core-0-2"]));
     assert_eq!(driver.remainder(&[]), None);
     assert_eq!(driver.remainder(&[&first]).unwrap().cpus, set("1-3,5-7"));
@@ -108,7 +108,7 @@ fn that_none_is_left_for_the_others_is_not_that_none_is_held() {
 #[test]
 fn a_core_with_a_reserved_cpu_is_not_offered_but_its_other_thread_is() {
     let names = |granularity| {
-        let driver = CpuDriver::new(&machine(), granularity, &set("4"));
+        let driver = CpuDevices::new(&machine(), granularity, &set("4"));
         driver.inventory().devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(Granularity::Core), ["core-0-1", "core-0-2", "core-0-3"]);
@@ -119,7 +119,7 @@ fn a_core_with_a_reserved_cpu_is_not_offered_but_its_other_thread_is() {
 #[test]
 fn a_reservation_that_reserves_nothing_or_everything_is_told() {
     let warnings =
-        |reserved| CpuDriver::new(&machine(), Granularity::Core, &set(reserved)).inventory().warnings.clone();
+        |reserved| CpuDevices::new(&machine(), Granularity::Core, &set(reserved)).inventory().warnings.clone();
     assert_eq!(warnings("0-1"), [""; 0]);
     assert!(warnings("0,99")[0].contains("99 are not online"));
     assert!(warnings("0-7")[0].contains("no device is offered"));

@@ -40,6 +40,14 @@ pub enum ClaimError {
     /// The driver cannot honour it.
     #[error(transparent)]
     Grant(#[from] GrantError),
+    /// What it was allocated cannot be used now.
+    #[error("request {request:?}: {source}")]
+    Unusable {
+        /// The request.
+        request: String,
+        /// Why.
+        source: GrantError,
+    },
     /// It may not be had now.
     #[error(transparent)]
     Held(#[from] HeldError),
@@ -54,7 +62,7 @@ pub enum ClaimError {
     Random(getrandom::Error),
     /// Not connected to NRI: the container would not be kept to its devices.
     #[error(
-        "not connected to the container runtime's NRI ({problem}): the container would start without its CPUs; see the node plugin's readiness; the kubelet tries again"
+        "not connected to the container runtime's NRI ({problem}): the claim's containers would run anywhere; check the node plugin's /readyz; the kubelet retries"
     )]
     Nri {
         /// Why there is no connection.

@@ -1,5 +1,5 @@
 //! Prepare and Unprepare of one claim: the order in which memory, checkpoint, CDI and NRI learn of it. IO: the
-//! checkpoint, CDI files, which CPUs are online.
+//! checkpoint, CDI files.
 //!
 //! Memory holds what is wanted, and refuses what is taken. An answer is given only once the checkpoint has it, so a
 //! crash at any point loses nothing that was answered: what the kubelet got no answer to, it asks again.
@@ -26,9 +26,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cpuset::CpuSet,
     drivers::{AllocatedDevice, Driver, Grant, GrantError, pinning::Pinning},
-    host::Host,
     plugin::grants::{ContainerIdentity, Grants, NriStatus, Refusal},
 };
 
@@ -60,7 +58,6 @@ pub struct Claims {
     driver_name: String,
     pool: String,
     driver: Arc<dyn Driver>,
-    host: Host,
     checkpoint: Checkpoint,
     cdi: Cdi,
     phase: RwLock<Phase>,
@@ -83,8 +80,6 @@ pub struct ClaimsConfig {
     pub pool: String,
     /// The kind of device.
     pub driver: Arc<dyn Driver>,
-    /// The machine, to look which CPUs are online.
-    pub host: Host,
     /// Where claims are kept.
     pub checkpoint: Checkpoint,
     /// The CDI files.
@@ -104,7 +99,6 @@ impl Claims {
             driver_name: config.driver_name,
             pool: config.pool,
             driver: config.driver,
-            host: config.host,
             checkpoint: config.checkpoint,
             cdi: config.cdi,
             phase: RwLock::new(Phase::Passive),
@@ -215,7 +209,7 @@ impl Claims {
         let allocated = allocated(&object, claim, &self.driver_name, &self.pool)?;
         let (taken, state) = self.change(|prepared| {
             if prepared.find(claim, arrival, &allocated.devices)?.is_none() {
-                prepared.insert(self.build(claim, &allocated)?)?;
+                prepared.insert(self.build(claim, &allocated)?, self.driver.as_ref())?;
             }
             prepared.reserve(&claim.uid, &allocated.pods);
             Ok::<_, ClaimError>(())
@@ -248,16 +242,17 @@ impl Claims {
     }
 
     /// The devices that must not be offered. All of them while the checkpoint cannot be read: no claim could be prepared.
-    /// Else those whose CPUs are held through a device that is no more, as after a change of granularity: the scheduler
-    /// only knows that one to be taken.
+    /// Otherwise those that overlap with a device that a claim holds and that does not exist any more, as after a change
+    /// of granularity: the scheduler knows only the old device to be taken.
     pub fn withheld(&self) -> BTreeSet<String> {
-        let known: BTreeSet<&str> = self.driver.inventory().devices.iter().map(|device| device.name.as_str()).collect();
+        let inventory = Arc::clone(&self.driver.inventory().borrow());
+        let known: BTreeSet<&str> = inventory.devices.iter().map(|device| device.name.as_str()).collect();
         if self.phase.try_read().is_ok_and(|phase| matches!(*phase, Phase::Broken(_))) {
             return known.into_iter().map(str::to_owned).collect();
         }
         let gone = |device: &PreparedDevice| !known.contains(device.device.as_str());
         let prepared = self.lock();
-        let requests = || prepared.iter().flat_map(|claim| &claim.requests).filter(|request| request.exclusive());
+        let requests = || prepared.iter().flat_map(|claim| &claim.requests).filter(|request| !request.admin());
         let held: Vec<&Grant> =
             requests().filter(|request| request.devices.iter().any(gone)).map(|request| &request.grant).collect();
         if held.is_empty() {
@@ -266,7 +261,7 @@ impl Claims {
         let named: BTreeSet<&str> =
             requests().flat_map(|request| &request.devices).map(|device| device.device.as_str()).collect();
         let overlapping = self.driver.overlapping(&held).into_iter();
-        overlapping.filter(|name| !named.contains(name)).map(str::to_owned).collect()
+        overlapping.filter(|name| !named.contains(name.as_str())).collect()
     }
 
     /// The CDI device of a prepared request.
@@ -310,7 +305,7 @@ impl Claims {
                 name: device.request.clone(),
                 token: token()?,
                 devices: devices.iter().map(PreparedDevice::of).collect(),
-                grant: self.online(&device.request, self.driver.grant(&devices)?)?,
+                grant: self.usable(&device.request, self.driver.grant(&devices)?)?,
             });
         }
         Ok(PreparedClaim {
@@ -322,13 +317,12 @@ impl Claims {
         })
     }
 
-    /// The grant, unless a CPU of it went offline since the driver saw it.
-    fn online(&self, request: &str, grant: Grant) -> Result<Grant, GrantError> {
-        let offline = self.host.observe_online().map_or_else(CpuSet::new, |online| grant.cpus.difference(&online));
-        if offline.is_empty() {
-            return Ok(grant);
+    /// The grant, unless it cannot be used now.
+    fn usable(&self, request: &str, grant: Grant) -> Result<Grant, ClaimError> {
+        match self.driver.check(&grant) {
+            Ok(()) => Ok(grant),
+            Err(source) => Err(ClaimError::Unusable { request: request.to_owned(), source }),
         }
-        Err(GrantError::Offline { request: request.to_owned(), cpus: offline })
     }
 
     /// Returns once the checkpoint has state `state`. One write takes along all changes that came before it: calls that
@@ -351,8 +345,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Waits for a connection to NRI. That others leave the claim's CPUs is not waited for: NRI asks the runtime for it
-    /// at once, and for what is not done by then again before the claim's container is created.
+    /// Waits for a connection to NRI, and not until other containers have left what the claim holds: NRI asks the runtime
+    /// for that at once, and before the claim's container is created again for what is not done by then.
     async fn enforced(&self) -> Result<(), ClaimError> {
         let Some(mut nri) = self.nri.clone() else { return Ok(()) };
         let connected = tokio::time::timeout(NRI_CONNECT_TIMEOUT, nri.wait_for(|nri| nri.connected));
@@ -391,10 +385,7 @@ impl Grants for Claims {
             if claim.namespace != container.pod_namespace {
                 return Err(Refusal::OtherNamespace { driver, namespace, pod, container: named });
             }
-            let whole = whole.get_or_insert_default();
-            whole.cpus = whole.cpus.union(&request.grant.cpus);
-            whole.memory_nodes = whole.memory_nodes.union(&request.grant.memory_nodes);
-            whole.env.extend(request.grant.env.clone());
+            whole.get_or_insert_default().add(&request.grant);
         }
         if whole.is_none() && container.cdi_devices.iter().any(|device| self.cdi.is_own(device)) {
             let (namespace, pod) = (container.pod_namespace.to_owned(), container.pod_name.to_owned());
@@ -410,6 +401,10 @@ impl Grants for Claims {
 
     fn pinning(&self) -> Pinning {
         self.driver.pinning()
+    }
+
+    fn check(&self, grant: &Grant) -> Result<(), GrantError> {
+        self.driver.check(grant)
     }
 
     fn remainder(&self) -> Option<Grant> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    drivers::{AllocatedDevice, Grant},
+    drivers::{AllocatedDevice, Conflict, Driver, Grant},
     plugin::claims::allocation::ClaimRef,
 };
 
@@ -93,12 +93,17 @@ impl PreparedRequest {
     }
 
     /// Whether it holds by admin access, which takes nothing from others.
-    fn admin(&self) -> bool {
+    pub fn admin(&self) -> bool {
         self.devices.iter().all(|device| device.admin_access)
     }
 }
 
 impl PreparedClaim {
+    /// `namespace/name`.
+    fn named(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     /// Whether the claim holds these devices, in this order, for these requests.
     pub fn holds(&self, devices: &[AllocatedDevice]) -> bool {
         let mut left = by_request(devices);
@@ -124,7 +129,7 @@ pub fn by_request(devices: &[AllocatedDevice]) -> BTreeMap<&str, Vec<AllocatedDe
 pub enum HeldError {
     /// Another claim has the device.
     #[error(
-        "device {device} is held by claim {holder} ({uid}), which is still prepared on this node: it is free once that claim's pod is gone; the kubelet tries again"
+        "device {device} is held by claim {holder} ({uid}), which is still prepared on this node: waiting until that claim's pod is gone; the kubelet retries"
     )]
     Device {
         /// The device.
@@ -134,16 +139,16 @@ pub enum HeldError {
         /// Its UID.
         uid: String,
     },
-    /// Another claim has the CPUs, through another device (as after a change of granularity).
+    /// Another claim has what it wants, through another device (as after a change of granularity) or another share.
     #[error(
-        "CPUs {cpus} of request {request:?} are held by claim {holder} ({uid}) through another device: they are free once that claim's pod is gone; the kubelet tries again"
+        "request {request:?} conflicts with claim {holder} ({uid}) over {what}: waiting until that claim's pod is gone; the kubelet retries"
     )]
-    Cpus {
+    Conflict {
         /// The request.
         request: String,
-        /// The CPUs that both have.
-        cpus: String,
-        /// `namespace/name` of who holds them.
+        /// What both want, in the kind's words.
+        what: String,
+        /// `namespace/name` of who holds it.
         holder: String,
         /// Its UID.
         uid: String,
@@ -167,7 +172,7 @@ pub enum HeldError {
 impl HeldError {
     /// Whether the Unprepare of another claim may end it.
     pub fn passes(&self) -> bool {
-        matches!(self, Self::Device { .. } | Self::Cpus { .. })
+        matches!(self, Self::Device { .. } | Self::Conflict { .. })
     }
 }
 
@@ -289,24 +294,35 @@ impl PreparedClaims {
     }
 
     /// Takes a claim in, unless another one holds what it wants.
-    pub fn insert(&mut self, claim: PreparedClaim) -> Result<(), HeldError> {
-        for other in self.claims.values().filter(|other| other.uid != claim.uid) {
-            let holder = || (format!("{}/{}", other.namespace, other.name), other.uid.clone());
-            for request in &claim.requests {
-                for held in &other.requests {
-                    let taken =
-                        request.devices.iter().find(|device| held.devices.iter().any(|held| device.excludes(held)));
-                    if let Some(device) = taken {
-                        let (holder, uid) = holder();
-                        return Err(HeldError::Device { device: device.device.clone(), holder, uid });
-                    }
-                    let both = request.grant.cpus.intersection(&held.grant.cpus);
-                    if request.exclusive() && held.exclusive() && !both.is_empty() {
-                        let (holder, uid) = holder();
-                        let (request, cpus) = (request.name.clone(), both.to_string());
-                        return Err(HeldError::Cpus { request, cpus, holder, uid });
-                    }
-                }
+    pub fn insert(&mut self, claim: PreparedClaim, driver: &dyn Driver) -> Result<(), HeldError> {
+        let others: Vec<(&PreparedClaim, &PreparedRequest)> = self
+            .claims
+            .values()
+            .filter(|other| other.uid != claim.uid)
+            .flat_map(|other| other.requests.iter().map(move |request| (other, request)))
+            .collect();
+        // What is held by admin access is in nobody's way, and needs nothing that others would have to give up.
+        let held: Vec<_> = others.iter().filter(|(_, request)| !request.admin()).collect();
+        let grants: Vec<&Grant> = held.iter().map(|(_, request)| &request.grant).collect();
+
+        for request in &claim.requests {
+            let taken = |other: &PreparedRequest| {
+                request.devices.iter().find(|device| other.devices.iter().any(|held| device.excludes(held)))
+            };
+            if let Some((holder, device)) = others.iter().find_map(|(claim, held)| Some((claim, taken(held)?))) {
+                return Err(HeldError::Device {
+                    device: device.device.clone(),
+                    holder: holder.named(),
+                    uid: holder.uid.clone(),
+                });
+            }
+
+            if !request.admin()
+                && let Some(Conflict { what, with }) = driver.conflict(&request.grant, &grants)
+                && let Some((holder, _)) = held.get(with)
+            {
+                let (request, holder, uid) = (request.name.clone(), holder.named(), holder.uid.clone());
+                return Err(HeldError::Conflict { request, what, holder, uid });
             }
         }
         self.put(claim);
@@ -350,6 +366,7 @@ impl PreparedClaims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{api::Granularity, cpuset::CpuSet, drivers::cpu::CpuDriver, host::Host};
 
     fn claim(uid: &str, device: &str, cpus: &str) -> PreparedClaim {
         PreparedClaim {
@@ -373,6 +390,10 @@ mod tests {
 
     fn pod(claim: &str) -> PodRef {
         PodRef { uid: format!("pod-uid-of-{claim}"), name: format!("pod-of-{claim}") }
+    }
+
+    fn cpus() -> CpuDriver {
+        CpuDriver::observe(Host::at("/nowhere"), Granularity::Core, &CpuSet::new())
     }
 
     fn shared(mut claim: PreparedClaim, share: &str) -> PreparedClaim {
@@ -404,27 +425,38 @@ mod tests {
     #[test]
     fn a_device_that_another_claim_holds_is_refused_until_it_is_unprepared() {
         let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
-        let error = claims.insert(claim("b", "core-0-1", "1")).unwrap_err();
+        let error = claims.insert(claim("b", "core-0-1", "1"), &cpus()).unwrap_err();
         assert!(error.to_string().contains("held by claim apps/claim-a (a)"), "{error}");
         assert!(claims.remove("a").is_some());
-        assert_eq!(claims.insert(claim("b", "core-0-1", "1")), Ok(()));
+        assert_eq!(claims.insert(claim("b", "core-0-1", "1"), &cpus()), Ok(()));
     }
 
     #[test]
     fn cpus_are_not_given_twice_through_devices_of_another_granularity() {
-        let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1,65")]);
-        let error = claims.insert(claim("b", "cpu-65", "65")).unwrap_err();
-        assert!(error.to_string().contains("CPUs 65"), "{error}");
+        let mut claims = PreparedClaims::restored(vec![claim("z", "core-0-0", "0,64"), claim("a", "core-0-1", "1,65")]);
+        let error = claims.insert(claim("b", "cpu-65", "65"), &cpus()).unwrap_err();
+        assert!(error.to_string().contains("conflicts with claim apps/claim-a (a) over CPUs 65"), "{error}");
+        assert!(error.passes());
     }
 
     #[test]
-    fn admin_access_and_shares_of_one_device_go_together() {
-        let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
-        assert_eq!(claims.insert(admin(claim("b", "core-0-1", "1"))), Ok(()));
-        let mut claims = PreparedClaims::restored(vec![shared(claim("a", "l3-0", "0-7"), "s1")]);
-        assert_eq!(claims.insert(shared(claim("b", "l3-0", "0-7"), "s2")), Ok(()));
-        assert!(claims.insert(shared(claim("c", "l3-0", "0-7"), "s2")).is_err(), "the same share twice");
-        assert!(claims.insert(claim("d", "l3-0", "0-7")).is_err(), "whole while shares are out");
+    fn an_admin_access_claim_and_an_exclusive_one_do_not_block_each_other() {
+        // By the same device, and by another one with the same CPU.
+        for device in ["core-0-1", "cpu-1"] {
+            let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
+            assert_eq!(claims.insert(admin(claim("b", device, "1")), &cpus()), Ok(()));
+            let mut claims = PreparedClaims::restored(vec![admin(claim("a", "core-0-1", "1"))]);
+            assert_eq!(claims.insert(claim("b", device, "1"), &cpus()), Ok(()));
+            assert_eq!(claims.insert(admin(claim("c", device, "1")), &cpus()), Ok(()));
+        }
+    }
+
+    #[test]
+    fn shares_of_one_device_go_together_and_a_share_is_not_given_twice() {
+        let mut claims = PreparedClaims::restored(vec![shared(claim("a", "l3-0", ""), "s1")]);
+        assert_eq!(claims.insert(shared(claim("b", "l3-0", ""), "s2"), &cpus()), Ok(()));
+        assert!(claims.insert(shared(claim("c", "l3-0", ""), "s2"), &cpus()).is_err(), "the same share twice");
+        assert!(claims.insert(claim("d", "l3-0", ""), &cpus()).is_err(), "whole while shares are out");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::plugin::node::fixture::{FakeDriver, Machine};
+use crate::plugin::node::fixture::Machine;
 
 fn reader(machine: &Machine) -> ClaimReader {
     ClaimReader::new(machine.api.client())
@@ -15,8 +15,7 @@ async fn active(machine: &Machine) -> Claims {
     let claims = Claims::new(ClaimsConfig {
         driver_name: settings.driver_name.clone(),
         pool: settings.node_name,
-        driver: Arc::new(FakeDriver::new(16)),
-        host: Host::at(&settings.host_root),
+        driver: machine.driver(),
         checkpoint: Checkpoint::within(&settings.state_dir),
         cdi: Cdi::new(&settings.cdi_dir, &settings.driver_name),
         nri: None,
@@ -65,9 +64,9 @@ fn of_container_with(
 async fn a_container_gets_what_all_its_marks_stand_for_and_one_without_gets_none() {
     let machine = Machine::new();
     let claims = active(&machine).await;
-    let mut env = prepared_env(&machine, &claims, "a", &["core-1", "core-2"]).await;
+    let mut env = prepared_env(&machine, &claims, "a", &["core-0-1", "core-0-2"]).await;
     assert_eq!(of_container(&claims, "apps", &env), Ok(Some("1-2".to_owned())));
-    env.extend(prepared_env(&machine, &claims, "b", &["core-5"]).await);
+    env.extend(prepared_env(&machine, &claims, "b", &["core-0-5"]).await);
     env.push("PATH=/bin".to_owned());
     assert_eq!(of_container(&claims, "apps", &env), Ok(Some("1-2,5".to_owned())));
     assert_eq!(of_container(&claims, "apps", &["PATH=/bin".to_owned()]), Ok(None));
@@ -77,7 +76,7 @@ async fn a_container_gets_what_all_its_marks_stand_for_and_one_without_gets_none
 async fn a_mark_that_was_copied_made_up_or_outlived_is_refused() {
     let machine = Machine::new();
     let claims = active(&machine).await;
-    let env = prepared_env(&machine, &claims, "a", &["core-1"]).await;
+    let env = prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
     let elsewhere = of_container(&claims, "other", &env).unwrap_err();
     assert!(elsewhere.to_string().contains("another namespace"), "{elsewhere}");
     let made_up = vec!["DRA_CLAIM_UID_A_MAIN=dra.cpu/0123".to_owned()];
@@ -90,7 +89,7 @@ async fn a_mark_that_was_copied_made_up_or_outlived_is_refused() {
 async fn a_claim_that_the_runtime_did_not_inject_is_refused_rather_than_run_anywhere() {
     let machine = Machine::new();
     let claims = active(&machine).await;
-    let env = prepared_env(&machine, &claims, "a", &["core-1"]).await;
+    let env = prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
     let own = ["k8s.dra.cpu/claim=uid-a-main".to_owned()];
     let refusal = of_container_with(&claims, "apps", &["PATH=/bin".to_owned()], &own).unwrap_err().to_string();
     assert!(refusal.contains("CDI must be enabled") && refusal.contains("apps/pod"), "{refusal}");
@@ -103,12 +102,12 @@ async fn a_claim_that_the_runtime_did_not_inject_is_refused_rather_than_run_anyw
 async fn a_claim_of_cpus_that_went_offline_is_refused_by_their_names_until_they_are_back() {
     let machine = Machine::new();
     let claims = active(&machine).await;
-    machine.allocate("a", &["core-1", "core-2", "core-3"], &json!([]));
-    machine.online("0-1,4-7");
+    machine.allocate("a", &["core-0-1", "core-0-2", "core-0-3"], &json!([]));
+    machine.online("0-1,4-15");
     let error = claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap_err().to_string();
-    assert!(error.contains("CPUs 2-3 of request \"main\" are offline"), "{error}");
+    assert!(error.contains("request \"main\": CPUs 2-3 are offline"), "{error}");
     assert_eq!(claims.count(), 0, "it holds nothing");
-    machine.online("0-7");
+    machine.online("0-15");
     claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
 }
 
@@ -119,9 +118,9 @@ async fn others_keep_off_what_is_prepared_and_only_real_changes_are_told() {
     let mut changes = claims.changes();
     changes.mark_unchanged();
     assert_eq!(claims.remainder(), None);
-    prepared_env(&machine, &claims, "a", &["core-1"]).await;
+    prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
     assert!(changes.has_changed().unwrap());
-    assert_eq!(claims.remainder().unwrap().cpus.to_string(), "0,2-63");
+    assert_eq!(claims.remainder().unwrap().cpus.to_string(), "0,2-15");
     changes.mark_unchanged();
     claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
     claims.unprepare(&named("never")).await.unwrap();
@@ -135,7 +134,7 @@ async fn others_keep_off_what_is_prepared_and_only_real_changes_are_told() {
 async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attempt_does() {
     let machine = Machine::new();
     let claims = active(&machine).await;
-    machine.allocate("a", &["core-1"], &json!([]));
+    machine.allocate("a", &["core-0-1"], &json!([]));
     // In the way of the temporary file.
     let blocker = machine.state().join("checkpoint.json.tmp");
     std::fs::create_dir(&blocker).unwrap();
@@ -156,10 +155,10 @@ async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attemp
 async fn a_pod_has_what_its_claims_hold_and_a_later_prepare_adds_the_pod_it_is_for() {
     let machine = Machine::new();
     let claims = active(&machine).await;
-    prepared_env(&machine, &claims, "a", &["core-1"]).await;
+    prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
     let cpus = |claims: &Claims, pod| claims.of_pod(pod).iter().map(|g| g.cpus.to_string()).collect::<Vec<_>>();
     assert_eq!((cpus(&claims, "pod-uid"), cpus(&claims, "pod-2-uid")), (vec!["1".to_owned()], vec![]));
-    machine.allocate_to("pod-2", "a", &["core-1"], &json!([]));
+    machine.allocate_to("pod-2", "a", &["core-0-1"], &json!([]));
     claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
     let restarted = active(&machine).await;
     assert_eq!(cpus(&restarted, "pod-uid"), ["1"]);
@@ -172,7 +171,7 @@ async fn a_pod_has_what_its_claims_hold_and_a_later_prepare_adds_the_pod_it_is_f
 async fn a_claim_of_another_node_or_made_anew_is_not_prepared() {
     let machine = Machine::new();
     let claims = active(&machine).await;
-    machine.allocate("a", &["core-1"], &json!([]));
+    machine.allocate("a", &["core-0-1"], &json!([]));
     let old = ClaimRef { uid: "uid-before".into(), ..named("a") };
     let error = claims.prepare(&old, claims.arrives(), &reader(&machine)).await.unwrap_err();
     assert!(error.to_string().contains("deleted and made again"), "{error}");

@@ -1,14 +1,13 @@
 //! For tests: a node plugin on directories of its own, an API server in memory, and a kubelet that calls it.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::api::resource::v1::Device;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::{net::UnixStream, task::JoinHandle};
@@ -17,8 +16,10 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::*;
 use crate::{
+    api::Granularity,
     cpuset::CpuSet,
-    drivers::{AllocatedDevice, Grant, GrantError, Inventory, pinning::Pinning},
+    drivers::cpu::CpuDriver,
+    host::Host,
     plugin::kubelet::grpc::{
         dra::{self, dra_plugin_client::DraPluginClient},
         registration::{self, registration_client::RegistrationClient},
@@ -26,52 +27,7 @@ use crate::{
     slices::publish::fake_api::FakeApi,
 };
 
-/// `core-<n>` is CPU n.
-pub(in crate::plugin) struct FakeDriver(Inventory);
-
-impl FakeDriver {
-    pub(in crate::plugin) fn new(cores: usize) -> Self {
-        let device = |n| Device { name: format!("core-{n}"), ..Device::default() };
-        Self(Inventory { devices: (0..cores).map(device).collect(), warnings: vec![] })
-    }
-}
-
-impl Driver for FakeDriver {
-    fn pinning(&self) -> Pinning {
-        Pinning::Cpus
-    }
-
-    fn inventory(&self) -> &Inventory {
-        &self.0
-    }
-
-    fn overlapping(&self, held: &[&Grant]) -> Vec<&str> {
-        let core = |name: &str| name.strip_prefix("core-").and_then(|n| n.parse().ok());
-        let holds = |name: &str| core(name).is_some_and(|n| held.iter().any(|grant| grant.cpus.contains(n)));
-        self.0.devices.iter().map(|device| device.name.as_str()).filter(|name| holds(name)).collect()
-    }
-
-    fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError> {
-        let mut cpus = CpuSet::new();
-        for device in devices {
-            let number = device.device.strip_prefix("core-").and_then(|n| n.parse().ok());
-            cpus.insert(number.ok_or_else(|| GrantError::UnknownDevice { device: device.device.clone() })?);
-            if !device.parameters.is_empty() {
-                let (request, message) = (device.request.clone(), "no parameters are known".to_owned());
-                return Err(GrantError::Parameters { request, message });
-            }
-        }
-        Ok(Grant { cpus, env: BTreeMap::new(), memory_nodes: CpuSet::new() })
-    }
-
-    fn remainder(&self, held: &[&Grant]) -> Option<Grant> {
-        let all: CpuSet = (0..64).collect();
-        let left = held.iter().fold(all, |left, grant| left.difference(&grant.cpus));
-        (!held.is_empty()).then(|| Grant { cpus: left, ..Grant::default() })
-    }
-}
-
-/// A machine: its directories, and the API server.
+/// A machine of 16 CPUs, each a core (`core-0-<n>` is CPU n), with directories of its own, and the API server.
 pub(in crate::plugin) struct Machine {
     pub(in crate::plugin) root: tempfile::TempDir,
     pub(in crate::plugin) api: FakeApi,
@@ -83,7 +39,20 @@ impl Machine {
         fs::create_dir_all(root.path().join("kubelet/plugins_registry")).unwrap();
         let api = FakeApi::default();
         api.put("/api/v1/nodes/node-1", json!({"metadata": {"name": "node-1", "uid": "node-uid"}}));
-        Self { root, api }
+        let machine = Self { root, api };
+        for cpu in 0..16 {
+            let topology = machine.root.path().join(format!("sys/devices/system/cpu/cpu{cpu}/topology"));
+            fs::create_dir_all(&topology).unwrap();
+            fs::write(topology.join("core_id"), cpu.to_string()).unwrap();
+            fs::write(topology.join("physical_package_id"), "0").unwrap();
+        }
+        machine.online("0-15");
+        machine
+    }
+
+    /// Its kind of device.
+    pub(in crate::plugin) fn driver(&self) -> Arc<dyn Driver> {
+        Arc::new(CpuDriver::observe(Host::at(self.root.path()), Granularity::Core, &CpuSet::new()))
     }
 
     pub(in crate::plugin) fn cdi(&self) -> PathBuf {
@@ -106,7 +75,7 @@ impl Machine {
         names(&self.cdi())
     }
 
-    /// Says which CPUs are online; nobody knows before.
+    /// Says which CPUs are online.
     pub(in crate::plugin) fn online(&self, cpus: &str) {
         let sys = self.root.path().join("sys/devices/system");
         for (file, content) in [("cpu/online", cpus), ("node/has_memory", "0")] {
@@ -169,7 +138,7 @@ impl Machine {
         let sockets = settings.sockets().unwrap();
         let plugin = NodePlugin {
             settings,
-            driver: Arc::new(FakeDriver::new(16)),
+            driver: self.driver(),
             client: self.api.client(),
             connect: self.connect(),
             readiness: Arc::clone(&readiness),

@@ -14,11 +14,11 @@ const CDI_A: &str = "k8s.dra.cpu-claim_uid-a.json";
 #[tokio::test]
 async fn a_claim_is_prepared_and_unprepared_as_often_as_the_kubelet_likes() {
     let machine = Machine::new();
-    let claim = machine.allocate("a", &["core-1", "core-2"], &json!([]));
+    let claim = machine.allocate("a", &["core-0-1", "core-0-2"], &json!([]));
     let kubelet = machine.start(None).ready().await;
     let first = kubelet.prepare_one(&claim).await.unwrap();
     let devices: Vec<_> = first.iter().map(|d| (d.device_name.as_str(), d.pool_name.as_str())).collect();
-    assert_eq!(devices, [("core-1", "node-1"), ("core-2", "node-1")]);
+    assert_eq!(devices, [("core-0-1", "node-1"), ("core-0-2", "node-1")]);
     assert!(first.iter().all(|device| device.request_names == ["main"]));
     let ids: Vec<_> = first.iter().flat_map(|device| &device.cdi_device_ids).collect();
     assert_eq!(ids, ["k8s.dra.cpu/claim=uid-a-main"]);
@@ -34,9 +34,9 @@ async fn a_claim_is_prepared_and_unprepared_as_often_as_the_kubelet_likes() {
 #[tokio::test]
 async fn claims_fail_alone() {
     let machine = Machine::new();
-    let good = machine.allocate("good", &["core-1"], &json!([]));
+    let good = machine.allocate("good", &["core-0-1"], &json!([]));
     let parameters = json!([{"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": {"x": 1}}}]);
-    let bad = machine.allocate("bad", &["core-2"], &parameters);
+    let bad = machine.allocate("bad", &["core-0-2"], &parameters);
     let gone = dra_claim("gone");
     let kubelet = machine.start(None).ready().await;
     let answers = kubelet.prepare(&[&good, &bad, &gone]).await;
@@ -50,7 +50,7 @@ async fn claims_fail_alone() {
 async fn what_is_held_through_a_device_that_is_no_more_is_offered_once_it_is_given_back() {
     let machine = Machine::new();
     let first = machine.start(None);
-    let known = machine.allocate("known", &["core-2"], &json!([]));
+    let known = machine.allocate("known", &["core-0-2"], &json!([]));
     first.ready().await.prepare_one(&known).await.unwrap();
     first.kill().await;
     // As of the time before a change of granularity.
@@ -65,7 +65,7 @@ async fn what_is_held_through_a_device_that_is_no_more_is_offered_once_it_is_giv
         .write(&crate::plugin::claims::checkpoint::encode(claims.iter()).unwrap())
         .unwrap();
     let kubelet = machine.start(None).ready().await;
-    let missing = || (0..16).filter(|n| !offered(&machine).contains(&format!("core-{n}"))).collect::<Vec<_>>();
+    let missing = || (0..16).filter(|n| !offered(&machine).contains(&format!("core-0-{n}"))).collect::<Vec<_>>();
     assert_eq!(missing(), [4, 5]);
     kubelet.unprepare(&dra_claim("old")).await.unwrap();
     until("all are offered", || missing().is_empty()).await;
@@ -76,7 +76,7 @@ async fn many_claims_at_once_are_all_kept() {
     let machine = Machine::new();
     let kubelet = machine.start(None).ready().await;
     let claims: Vec<_> =
-        (0..16).map(|n| machine.allocate(&format!("c{n}"), &[&format!("core-{n}")], &json!([]))).collect();
+        (0..16).map(|n| machine.allocate(&format!("c{n}"), &[&format!("core-0-{n}")], &json!([]))).collect();
     let calls = claims.iter().map(|claim| kubelet.prepare_one(claim));
     assert!(futures::future::join_all(calls).await.iter().all(Result::is_ok));
     let kept = Checkpoint::within(&machine.state()).read().unwrap().unwrap();
@@ -87,7 +87,7 @@ async fn many_claims_at_once_are_all_kept() {
 #[tokio::test]
 async fn a_device_is_not_given_twice() {
     let machine = Machine::new();
-    let (a, b) = (machine.allocate("a", &["core-1"], &json!([])), machine.allocate("b", &["core-1"], &json!([])));
+    let (a, b) = (machine.allocate("a", &["core-0-1"], &json!([])), machine.allocate("b", &["core-0-1"], &json!([])));
     let kubelet = machine.start(None).ready().await;
     kubelet.prepare_one(&a).await.unwrap();
     assert!(kubelet.prepare_one(&b).await.unwrap_err().contains("held by claim apps/a"));
@@ -104,7 +104,7 @@ async fn a_device_is_not_given_twice() {
 #[tokio::test]
 async fn what_another_claim_holds_is_waited_for_until_waiting_is_in_vain(#[case] expected: &str) {
     let machine = Machine::new();
-    let (a, b) = (machine.allocate("a", &["core-1"], &json!([])), machine.allocate("b", &["core-1"], &json!([])));
+    let (a, b) = (machine.allocate("a", &["core-0-1"], &json!([])), machine.allocate("b", &["core-0-1"], &json!([])));
     let running = machine.start_with(NodeSettings { held_timeout: Duration::from_mins(10), ..machine.settings(None) });
     let kubelet = running.ready().await;
     kubelet.prepare_one(&a).await.unwrap();
@@ -122,7 +122,7 @@ async fn what_another_claim_holds_is_waited_for_until_waiting_is_in_vain(#[case]
     }
     let answer = timeout(Duration::from_secs(10), waiting).await.expect("waits in vain").unwrap();
     match answer {
-        Ok(devices) => assert_eq!((devices[0].device_name.as_str(), expected), ("core-1", "")),
+        Ok(devices) => assert_eq!((devices[0].device_name.as_str(), expected), ("core-0-1", "")),
         Err(error) => assert!(!expected.is_empty() && error.contains(expected), "{error}"),
     }
     drop(successor);
@@ -131,7 +131,7 @@ async fn what_another_claim_holds_is_waited_for_until_waiting_is_in_vain(#[case]
 #[tokio::test]
 async fn an_unprepare_during_a_prepare_wins() {
     let machine = Machine::new();
-    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let kubelet = machine.start(None).ready().await;
     let gate = machine.api.hold(&claim_path("a"));
     let late = tokio::spawn({
@@ -149,7 +149,7 @@ async fn an_unprepare_during_a_prepare_wins() {
 #[tokio::test]
 async fn a_killed_plugin_knows_its_claims_again() {
     let machine = Machine::new();
-    let (a, b) = (machine.allocate("a", &["core-1"], &json!([])), machine.allocate("b", &["core-1"], &json!([])));
+    let (a, b) = (machine.allocate("a", &["core-0-1"], &json!([])), machine.allocate("b", &["core-0-1"], &json!([])));
     let first = machine.start(None);
     let kubelet = first.ready().await;
     let answer = kubelet.prepare_one(&a).await.unwrap();
@@ -175,7 +175,7 @@ async fn whatever_a_crash_left_is_put_in_order(
     #[case] half: bool,
 ) {
     let machine = Machine::new();
-    let (a, b) = (machine.allocate("a", &["core-1"], &json!([])), machine.allocate("b", &["core-1"], &json!([])));
+    let (a, b) = (machine.allocate("a", &["core-0-1"], &json!([])), machine.allocate("b", &["core-0-1"], &json!([])));
     let first = machine.start(None);
     let kubelet = first.ready().await;
     kubelet.prepare_one(&a).await.unwrap();
@@ -204,7 +204,7 @@ async fn whatever_a_crash_left_is_put_in_order(
 #[tokio::test]
 async fn a_truncated_checkpoint_fails_closed_says_so_and_is_left_for_a_person_to_mend() {
     let machine = Machine::new();
-    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let first = machine.start(None);
     first.ready().await.prepare_one(&claim).await.unwrap();
     first.kill().await;
@@ -229,7 +229,7 @@ async fn a_truncated_checkpoint_fails_closed_says_so_and_is_left_for_a_person_to
 #[tokio::test]
 async fn a_lost_checkpoint_does_not_pass_for_an_empty_node() {
     let machine = Machine::new();
-    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let first = machine.start(None);
     first.ready().await.prepare_one(&claim).await.unwrap();
     first.kill().await;
@@ -243,7 +243,7 @@ async fn a_lost_checkpoint_does_not_pass_for_an_empty_node() {
 #[tokio::test]
 async fn what_others_remove_comes_back() {
     let machine = Machine::new();
-    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let running = machine.start(None);
     let kubelet = running.ready().await;
     kubelet.prepare_one(&claim).await.unwrap();
@@ -262,7 +262,7 @@ async fn what_others_remove_comes_back() {
 #[tokio::test]
 async fn a_stopped_plugin_ends_calls_in_flight_takes_its_sockets_along_and_leaves_the_slices() {
     let machine = Machine::new();
-    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let running = machine.start(None);
     let kubelet = running.ready().await;
     let gate = machine.api.hold(&claim_path("a"));
@@ -283,7 +283,7 @@ async fn a_stopped_plugin_ends_calls_in_flight_takes_its_sockets_along_and_leave
 async fn a_rolling_update_hands_the_claims_over_and_back_when_the_new_one_dies() {
     let machine = Machine::new();
     let claims: Vec<_> =
-        (0..3).map(|n| machine.allocate(&format!("c{n}"), &[&format!("core-{n}")], &json!([]))).collect();
+        (0..3).map(|n| machine.allocate(&format!("c{n}"), &[&format!("core-0-{n}")], &json!([]))).collect();
     let old = machine.start(Some("old"));
     let old_kubelet = old.ready().await;
     old_kubelet.prepare_one(&claims[0]).await.unwrap();
@@ -309,7 +309,7 @@ async fn a_rolling_update_hands_the_claims_over_and_back_when_the_new_one_dies()
 #[tokio::test]
 async fn without_a_connection_to_nri_nothing_is_prepared_and_readiness_says_why() {
     let machine = Machine::new();
-    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let nri_socket = Some(machine.root.path().join("nri.sock"));
     let running = machine.start_with(NodeSettings { nri_socket, ..machine.settings(None) });
     let kubelet = running.register().await;
@@ -323,8 +323,7 @@ async fn without_a_connection_to_nri_nothing_is_prepared_and_readiness_says_why(
 #[tokio::test]
 async fn what_the_last_claim_gives_back_the_others_have_before_the_plugin_ends() {
     let machine = Machine::new();
-    machine.online("0-63");
-    let claim = machine.allocate("a", &["core-1"], &json!([]));
+    let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let socket = machine.root.path().join("nri.sock");
     let runtime = FakeRuntime::listen(&socket);
     let running = machine.start_with(NodeSettings { nri_socket: Some(socket), ..machine.settings(None) });
@@ -333,10 +332,10 @@ async fn what_the_last_claim_gives_back_the_others_have_before_the_plugin_ends()
     plugin.synchronize(vec![pod("pod", "apps")], vec![other], false).await;
     let kubelet = running.ready().await;
     kubelet.prepare_one(&claim).await.unwrap();
-    assert_eq!(plugin.makes().await, ["other 0,2-63"]);
+    assert_eq!(plugin.makes().await, ["other 0,2-15"]);
     kubelet.unprepare(&claim).await.unwrap();
     running.stop.cancel();
-    assert_eq!(plugin.makes().await, ["other 0-63"]);
+    assert_eq!(plugin.makes().await, ["other 0-15"]);
     running.task.await.unwrap().unwrap();
 }
 
@@ -355,7 +354,7 @@ async fn publish_only_touches_neither_kubelet_nor_host() {
     let machine = Machine::new();
     let plugin = NodePlugin {
         settings: machine.settings(None),
-        driver: Arc::new(FakeDriver::new(2)),
+        driver: machine.driver(),
         client: machine.api.client(),
         connect: machine.connect(),
         readiness: Arc::new(Readiness::of(&NodePlugin::parts(true, true))),

@@ -72,9 +72,9 @@ impl Cpuset {
     }
 }
 
-impl From<Grant> for Cpuset {
-    fn from(grant: Grant) -> Self {
-        Self { cpus: grant.cpus, memory_nodes: grant.memory_nodes }
+impl From<&Grant> for Cpuset {
+    fn from(grant: &Grant) -> Self {
+        Self { cpus: grant.cpus.clone(), memory_nodes: grant.memory_nodes.clone() }
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     cpuset::CpuSet,
-    drivers::pinning::Pinning,
+    drivers::{Grant, pinning::Pinning},
     plugin::grants::{ContainerIdentity, Grants},
 };
 
@@ -134,11 +134,12 @@ impl Hooks {
             return SynchronizeResponse { update: Vec::new(), more: true };
         }
         let observed = arriving.containers.into_iter().filter_map(|container| {
-            let usage = self.usage(arriving.pods.get(&container.pod_sandbox_id), &container);
-            let usage = usage.unwrap_or_else(|refusal| {
+            let grant = self.granted(arriving.pods.get(&container.pod_sandbox_id), &container);
+            let grant = grant.unwrap_or_else(|refusal| {
                 tracing::warn!("a running container is kept off claimed CPUs: {refusal}");
-                self.without_claim()
+                None
             });
+            let usage = self.usage(grant, &container);
             let placement = Cpuset::of_container(&container)
                 .inspect_err(|error| tracing::warn!(container = container.id, "the runtime's cpuset: {error}"));
             Some(Observed { id: container.id, usage: usage?, placement: placement.unwrap_or_default() })
@@ -157,18 +158,18 @@ impl Hooks {
             tracing::warn!("a container is not created: {why}");
             Failure::new(Code::FailedPrecondition, why)
         };
-        let Some(usage) = self.usage(request.pod.as_ref(), &container).map_err(refused)? else {
+        let grant = self.granted(request.pod.as_ref(), &container).map_err(refused)?;
+
+        // What was granted at Prepare may have become unusable since.
+        if let Some(grant) = &grant {
+            let pod = request.pod.as_ref().map_or_else(String::new, |pod| format!("{}/{}", pod.namespace, pod.name));
+            let usable = self.grants.check(grant);
+            usable.map_err(|error| refused(format!("container {:?} of pod {pod}: {error}", container.name)))?;
+        }
+
+        let Some(usage) = self.usage(grant, &container) else {
             return Ok(CreateContainerResponse::default());
         };
-        if let Use::Claim(placement) = &usage
-            && let Some(offline) = self.offline(&placement.cpus)
-        {
-            return Err(refused(format!(
-                "CPUs {offline} of the claim of container {:?} are offline on this node: bring them online, or delete the \
-                 pod so that its claim is allocated anew",
-                container.name
-            )));
-        }
         let would_have = match (&usage, Cpuset::of_container(&container)) {
             (_, Ok(placement)) => placement,
             (Use::Claim(_), Err(_)) => Cpuset::default(),
@@ -227,15 +228,8 @@ impl Hooks {
         }
     }
 
-    /// Which of these CPUs are not online, if any.
-    fn offline(&self, cpus: &CpuSet) -> Option<CpuSet> {
-        let offline = cpus.difference(&self.online);
-        Some(offline).filter(|offline| !self.online.is_empty() && !offline.is_empty())
-    }
-
-    /// What a container is to this driver; `None` if its cpuset is not for this driver to set. An error says why a
-    /// container must not be created.
-    fn usage(&self, pod: Option<&PodSandbox>, container: &Container) -> Result<Option<Use>, String> {
+    /// What a container's claims bring it. An error says why the container must not be created.
+    fn granted(&self, pod: Option<&PodSandbox>, container: &Container) -> Result<Option<Grant>, String> {
         let cdi_devices: Vec<String> = container.cdi_devices.iter().map(|device| device.name.clone()).collect();
         let identity = ContainerIdentity {
             pod_uid: pod.map_or("", |pod| &pod.uid),
@@ -245,29 +239,27 @@ impl Hooks {
             env: &container.env,
             cdi_devices: &cdi_devices,
         };
-        let Some(grant) = self.grants.of_container(&identity).map_err(|refusal| refusal.to_string())? else {
-            return Ok(self.without_claim());
-        };
-
-        let pinning = self.grants.pinning();
-        let mut placement = Cpuset::from(grant);
-        if placement.is_empty() && pinning != Pinning::Nothing {
+        let grant = self.grants.of_container(&identity).map_err(|refusal| refusal.to_string())?;
+        let brings_nothing = grant.as_ref().is_some_and(|grant| Cpuset::from(grant).is_empty());
+        if brings_nothing && self.grants.pinning() != Pinning::Nothing {
             return Err(format!(
                 "container {:?} of pod {}/{} has a {} claim that brings neither CPUs nor memory nodes, so it would run \
                  anywhere: delete the pod, and check the claim's devices and parameters",
                 container.name, identity.pod_namespace, identity.pod_name, self.driver
             ));
         }
+        Ok(grant)
+    }
 
+    /// What a container is to this driver; `None` if its cpuset is not for this driver to set.
+    fn usage(&self, grant: Option<Grant>, container: &Container) -> Option<Use> {
+        let pinning = self.grants.pinning();
+        let Some(grant) = grant else { return (pinning == Pinning::Cpus).then_some(Use::Free) };
+        let mut placement = Cpuset::from(&grant);
         if pinning == Pinning::Cpus && memory_nodes::are_claimed_elsewhere(&self.driver, &container.env) {
             placement.memory_nodes = CpuSet::new();
         }
-        Ok(Some(Use::Claim(placement)).filter(|_| pinning != Pinning::Nothing))
-    }
-
-    /// What a container without a claim is to this driver.
-    fn without_claim(&self) -> Option<Use> {
-        (self.grants.pinning() == Pinning::Cpus).then_some(Use::Free)
+        (pinning != Pinning::Nothing).then_some(Use::Claim(placement))
     }
 }
 

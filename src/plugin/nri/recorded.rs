@@ -23,7 +23,7 @@ use super::{
     ttrpc::{self, Incoming},
 };
 use crate::{
-    drivers::{Grant, pinning::Pinning},
+    drivers::{Grant, GrantError, pinning::Pinning},
     plugin::grants::{ContainerIdentity, Grants, Refusal},
 };
 
@@ -125,6 +125,10 @@ impl Grants for OneClaim {
 
     fn pinning(&self) -> Pinning {
         Pinning::Cpus
+    }
+
+    fn check(&self, _: &Grant) -> Result<(), GrantError> {
+        Ok(())
     }
 
     fn remainder(&self) -> Option<Grant> {

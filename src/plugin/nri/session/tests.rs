@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::{
-    drivers::{Grant, pinning::Pinning},
+    drivers::{Grant, GrantError, pinning::Pinning},
     plugin::{
         grants::{ContainerIdentity, Refusal},
         nri::{
@@ -26,6 +26,8 @@ struct FakeGrants {
     pinning: Pinning,
     state: Mutex<(BTreeMap<String, Grant>, Option<Grant>)>,
     changes: watch::Sender<u64>,
+    /// CPUs that cannot be used now.
+    unusable: Mutex<CpuSet>,
 }
 
 fn grant(cpus: &str) -> Grant {
@@ -67,6 +69,13 @@ impl Grants for FakeGrants {
         self.pinning
     }
 
+    fn check(&self, grant: &Grant) -> Result<(), GrantError> {
+        if grant.cpus.is_disjoint(&self.unusable.lock().unwrap()) {
+            return Ok(());
+        }
+        Err(GrantError::Unusable { what: "CPUs are offline".into(), remedy: "bring them online".into() })
+    }
+
     fn remainder(&self) -> Option<Grant> {
         self.state().1.clone()
     }
@@ -102,7 +111,8 @@ impl Node {
         let directory = tempfile::tempdir().unwrap();
         online(&directory, "0-7");
         let runtime = FakeRuntime::listen(&directory.path().join("nri.sock"));
-        let grants = Arc::new(FakeGrants { pinning, state: Mutex::default(), changes: watch::Sender::new(0) });
+        let (state, unusable) = (Mutex::default(), Mutex::default());
+        let grants = Arc::new(FakeGrants { pinning, state, changes: watch::Sender::new(0), unusable });
         grants.set(claims, remainder);
         let (plugin, status) = Self::plugin(&directory, &grants);
         Self { directory, runtime, grants, status, plugin }
@@ -214,11 +224,23 @@ async fn cpus_that_went_offline_are_nobodys_share() {
     let created = plugin.create(pod("pod", "default"), container("b", "pod", "", "")).await;
     assert_eq!(created, Ok(("2-3,5".into(), vec![])));
     assert_eq!(plugin.makes().await, ["a 2-3,5"]);
-    online(&node.directory, "1-5");
+}
+
+#[tokio::test]
+async fn a_container_is_refused_while_what_its_claim_holds_cannot_be_used() {
+    let mut node = Node::start(&[("x", "0-1"), ("y", "4")], Some("2-3,5-7"));
+    let mut plugin = node.connect(&[]).await;
+    *node.grants.unusable.lock().unwrap() = "0".parse().unwrap();
     let refused = plugin.create(pod("web", "shop"), container("c", "web", "TOKEN=x", "")).await.unwrap_err();
-    assert!(refused.message.contains("CPUs 0 of the claim") && refused.message.contains("offline"), "{refused:?}");
+    assert_eq!(
+        refused.message,
+        "container \"name-c\" of pod shop/web: CPUs are offline: bring them online, or delete the pod so that it is \
+         scheduled again"
+    );
     let created = plugin.create(pod("pod", "default"), container("d", "pod", "TOKEN=y", "")).await.unwrap();
-    assert_eq!(created.0, "4", "that others are offline is no matter");
+    assert_eq!(created.0, "4", "this one can be used");
+    *node.grants.unusable.lock().unwrap() = CpuSet::new();
+    plugin.create(pod("web", "shop"), container("c", "web", "TOKEN=x", "")).await.unwrap();
 }
 
 #[tokio::test]
