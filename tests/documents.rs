@@ -11,10 +11,11 @@ use std::{
 };
 
 use dra_operator::{
-    api::{DraDriverConfig, Granularity, parse},
+    api::{Granularity, parse},
     controller::{
         self,
         build::{Settings, children},
+        config::Config,
     },
     cpuset::CpuSet,
     drivers::cpu::CpuDevices,
@@ -94,9 +95,10 @@ fn shown(kind: &str) -> Vec<(String, Value)> {
     found
 }
 
-fn configs() -> Vec<(String, DraDriverConfig)> {
+fn configs() -> Vec<(String, Config)> {
     let parsed = |(name, document): (String, Value)| {
         let config = parse(&document).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
+        let config = Config::try_from(config).unwrap_or_else(|fault| panic!("{name}: {fault}"));
         (name, config)
     };
     shown("DraDriverConfig").into_iter().map(parsed).collect()
@@ -117,8 +119,11 @@ fn every_config_in_the_documents_is_valid() {
 
 #[test]
 fn the_readme_shows_the_sample() {
-    let configs = configs();
-    let spec = |wanted: &str| &configs.iter().find(|(name, _)| name == wanted).unwrap().1.spec;
+    let documents = shown("DraDriverConfig");
+    let spec = |wanted: &str| {
+        let (_, document) = documents.iter().find(|(name, _)| name == wanted).unwrap();
+        parse(document).unwrap().spec
+    };
     assert_eq!(spec("README.md"), spec("config/samples/cpu.yaml"));
 }
 
@@ -156,14 +161,14 @@ fn no_claim_in_the_documents_fails_on_a_device_under_any_config_in_them() {
     for (claim_file, claim) in &claims {
         for (class, selectors) in choices(claim) {
             for (config_file, config) in &configs {
-                let Some(policy) = config.spec.device_classes.iter().find(|policy| policy.name == class) else {
+                let Some(policy) = config.device_classes.iter().find(|policy| policy.name == class) else {
                     panic!("{config_file} has no class {class}, which {claim_file} asks for")
                 };
-                let mut spec = device_class(policy, config.spec.driver_name()).unwrap();
+                let mut spec = device_class(policy, &config.driver_name).unwrap();
                 spec.selectors.get_or_insert_default().extend(selectors.clone());
                 let matcher = Matcher::new(&spec);
                 for device in &devices {
-                    let answer = matcher.matches(config.spec.driver_name(), device);
+                    let answer = matcher.matches(&config.driver_name, device);
                     let answer = answer.unwrap_or_else(|error| panic!("{claim_file} under {config_file}: {error}"));
                     found += usize::from(answer);
                 }

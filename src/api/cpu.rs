@@ -4,6 +4,9 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Fault;
+use crate::cpuset::CpuSet;
+
 /// Serves the node's CPUs as devices.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -50,7 +53,53 @@ pub enum Pinning {
     None,
 }
 
-impl CpuSpec {
+/// A [`CpuSpec`] after parsing, with every default resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuSettings {
+    /// What one device is.
+    pub granularity: Granularity,
+    /// CPUs never given to a claim; empty for none.
+    pub reserved_cpus: CpuSet,
+    /// How claimed CPUs become a container's.
+    pub pinning: Pinning,
+}
+
+impl CpuSettings {
     /// Driver name where the admin gives none.
     pub const DEFAULT_NAME: &'static str = "dra.cpu";
+}
+
+impl TryFrom<&CpuSpec> for CpuSettings {
+    type Error = Fault;
+
+    fn try_from(spec: &CpuSpec) -> Result<Self, Fault> {
+        const FIELD: &str = "spec.driver.cpu.reservedCPUs";
+        let list = spec.reserved_cpus.as_deref().unwrap_or_default();
+        let reserved_cpus = list.parse::<CpuSet>().map_err(|error| {
+            let message =
+                format!("{FIELD} is not a CPU list: {}; write CPU numbers and ranges, such as 0-1,8", error.problem());
+            Fault { path: FIELD.into(), message }
+        })?;
+        Ok(Self { granularity: spec.granularity, reserved_cpus, pinning: spec.pinning.unwrap_or_default() })
+    }
+}
+
+impl Granularity {
+    /// The word in the API and on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Core => "Core",
+            Self::Thread => "Thread",
+        }
+    }
+}
+
+impl Pinning {
+    /// The word in the API and on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nri => "NRI",
+            Self::None => "None",
+        }
+    }
 }

@@ -6,6 +6,11 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Fault;
+
+/// The CRD's message for a deadline of another form.
+const DEADLINE: &str = "spec.health.publishDeadline must be whole seconds or minutes above zero, such as 60s or 5m";
+
 /// When a node counts as unhealthy, and what is done about it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -14,7 +19,7 @@ pub struct HealthSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,4}[sm]$')")
-        .message("spec.health.publishDeadline must be whole seconds or minutes above zero, such as 60s or 5m"))]
+        .message(DEADLINE))]
     pub publish_deadline: Option<String>,
 
     /// What is done about an unhealthy node. Default `Report`.
@@ -31,15 +36,37 @@ pub enum OnUnhealthy {
 }
 
 impl HealthSpec {
-    /// The deadline; 60 s where the admin gave none (the schema admits no other form than `60s` or `5m`).
-    pub fn publish_deadline(&self) -> Duration {
-        let default = Duration::from_mins(1);
-        let Some(text) = self.publish_deadline.as_deref() else { return default };
-        let (digits, per) = match (text.strip_suffix('s'), text.strip_suffix('m')) {
-            (Some(digits), _) => (digits, 1),
-            (_, Some(digits)) => (digits, 60),
-            _ => return default,
+    /// The deadline where the admin gives none.
+    pub const DEFAULT_DEADLINE: Duration = Duration::from_mins(1);
+
+    /// The deadline that is in effect.
+    pub fn publish_deadline(&self) -> Result<Duration, Fault> {
+        let Some(text) = self.publish_deadline.as_deref() else { return Ok(Self::DEFAULT_DEADLINE) };
+        let seconds = |digits: &str, per: u64| Some(u64::from(digits.parse::<u32>().ok()?) * per);
+        let parsed = match (text.strip_suffix('s'), text.strip_suffix('m')) {
+            (Some(digits), _) => seconds(digits, 1),
+            (_, Some(digits)) => seconds(digits, 60),
+            _ => None,
         };
-        digits.parse::<u32>().map_or(default, |n| Duration::from_secs(u64::from(n) * per))
+        let fault = || Fault { path: "spec.health.publishDeadline".into(), message: DEADLINE.into() };
+        parsed.filter(|seconds| *seconds > 0).map(Duration::from_secs).ok_or_else(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_seconds_or_minutes_and_nothing_else() {
+        let deadline = |text: Option<&str>| {
+            HealthSpec { publish_deadline: text.map(Into::into), on_unhealthy: None }.publish_deadline()
+        };
+        assert_eq!(deadline(None), Ok(Duration::from_mins(1)));
+        assert_eq!(deadline(Some("90s")), Ok(Duration::from_secs(90)));
+        assert_eq!(deadline(Some("5m")), Ok(Duration::from_mins(5)));
+        for bad in ["", "0s", "5", "1h", "-1s", "1.5m", "s"] {
+            assert_eq!(deadline(Some(bad)).unwrap_err().to_string(), DEADLINE, "{bad}");
+        }
     }
 }

@@ -2,24 +2,28 @@
 //!
 //! Everything that can be known to be wrong from the object alone is refused by the API server, by the schema and the
 //! CEL rules declared on these types; their messages say what to write instead. No optional field has a default in the
-//! schema: what the admin wrote is what stays, so GitOps tools see no drift. Defaults are the methods here.
+//! schema: what the admin wrote is what stays, so GitOps tools see no drift. Defaults are resolved by parsing: see [`DriverKind`], [`NodePluginSettings`].
 
 mod check;
 pub mod conditions;
 mod cpu;
 mod crd;
 mod device_class;
+mod driver_kind;
+mod driver_name;
 mod health;
 mod node_plugin;
 mod status;
 mod strict;
 
 pub use check::{Fault, check, parse};
-pub use cpu::{CpuSpec, Granularity, Pinning};
+pub use cpu::{CpuSettings, CpuSpec, Granularity, Pinning};
 pub use crd::{crd, schema};
 pub use device_class::{DeviceClassPolicy, Match, MatchOperator, Preset, Scalar};
+pub use driver_kind::DriverKind;
+pub use driver_name::{DriverName, DriverNameError};
 pub use health::{HealthSpec, OnUnhealthy};
-pub use node_plugin::{ImagePullPolicy, LogLevel, NodePluginSpec, UpdateStrategy};
+pub use node_plugin::{ImagePullPolicy, LogLevel, NodePluginSettings, NodePluginSpec, UpdateStrategy};
 pub use status::{ClassStatus, DeviceCounts, DraDriverConfigStatus, NodeCounts, Problem, Problems};
 
 use kube::{CustomResource, KubeSchema};
@@ -94,9 +98,9 @@ pub struct DraDriverConfigSpec {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("(has(self.cpu) ? 1 : 0) + (has(self.memory) ? 1 : 0) + (has(self.network) ? 1 : 0) + (has(self.external) ? 1 : 0) == 1")
-    .message("spec.driver takes exactly one kind, such as `cpu: {}`; for a driver of another kind create a second DraDriverConfig"))]
+    .message(driver_kind::EXACTLY_ONE))]
 #[x_kube(validation = Rule::new("!has(self.memory) && !has(self.network) && !has(self.external)")
-    .message("this release serves spec.driver.cpu only: memory, network and external are reserved names"))]
+    .message(driver_kind::SERVED))]
 pub struct DriverSpec {
     /// The node's CPUs, pinned by claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,39 +131,4 @@ pub enum DeletionPolicy {
     /// Everything is removed at once. Pods that hold devices then cannot be torn down by the kubelet until a driver of
     /// this name is back.
     Force,
-}
-
-impl DriverSpec {
-    /// The kind of devices that it gives out: only one driver of a kind may run on a node, whatever their names. None of an
-    /// external driver, which may serve anything.
-    pub fn devices(&self) -> Option<&'static str> {
-        match self {
-            Self { cpu: Some(_), .. } => Some("cpu"),
-            Self { memory: Some(_), .. } => Some("memory"),
-            Self { network: Some(_), .. } => Some("network"),
-            _ => None,
-        }
-    }
-}
-
-impl DraDriverConfigSpec {
-    /// The driver's name: the admin's, else the kind's default.
-    pub fn driver_name(&self) -> &str {
-        self.driver_name.as_deref().unwrap_or(CpuSpec::DEFAULT_NAME)
-    }
-
-    /// The node plugin's settings, all defaults where the admin wrote none.
-    pub fn node_plugin(&self) -> NodePluginSpec {
-        self.node_plugin.clone().unwrap_or_default()
-    }
-
-    /// The health settings, all defaults where the admin wrote none.
-    pub fn health(&self) -> HealthSpec {
-        self.health.clone().unwrap_or_default()
-    }
-
-    /// What deletion waits for.
-    pub fn deletion_policy(&self) -> DeletionPolicy {
-        self.deletion_policy.unwrap_or_default()
-    }
 }

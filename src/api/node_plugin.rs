@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::{Affinity, ResourceRequirements, Toleration},
-    apimachinery::pkg::util::intstr::IntOrString,
+    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -134,21 +134,104 @@ const KUBELET_ROOT_DIR: &str = "/var/lib/kubelet";
 const CDI_DIR: &str = "/var/run/cdi";
 /// Default of `nriSocket`.
 const NRI_SOCKET: &str = "/var/run/nri/nri.sock";
+/// Default of `priorityClassName`.
+const PRIORITY_CLASS: &str = "system-node-critical";
 
-impl NodePluginSpec {
+/// A [`NodePluginSpec`] with every default resolved that does not depend on how the operator runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodePluginSettings {
+    /// Container image; none for the operator's own.
+    pub image: Option<String>,
+    /// When the image is pulled; none for Kubernetes' own rule.
+    pub image_pull_policy: Option<ImagePullPolicy>,
+    /// Labels a node must have.
+    pub node_selector: BTreeMap<String, String>,
+    /// Further placement rules.
+    pub affinity: Affinity,
+    /// Taints the plugin tolerates.
+    pub tolerations: Vec<Toleration>,
+    /// Resources of the plugin's container.
+    pub resources: ResourceRequirements,
+    /// Its pods' priority class.
+    pub priority_class_name: String,
+    /// How many nodes may be without a ready plugin at once during a roll-out; none to replace each plugin only when the
+    /// new one is ready.
+    pub max_unavailable: Option<IntOrString>,
     /// The kubelet's root directory.
-    pub fn kubelet_root_dir(&self) -> &str {
-        self.kubelet_root_dir.as_deref().unwrap_or(KUBELET_ROOT_DIR)
-    }
-
+    pub kubelet_root_dir: String,
     /// Where CDI files go.
-    pub fn cdi_dir(&self) -> &str {
-        self.cdi_dir.as_deref().unwrap_or(CDI_DIR)
-    }
-
+    pub cdi_dir: String,
     /// The runtime's NRI socket.
-    pub fn nri_socket(&self) -> &str {
-        self.nri_socket.as_deref().unwrap_or(NRI_SOCKET)
+    pub nri_socket: String,
+    /// How much the plugin logs.
+    pub log_level: LogLevel,
+    /// Labels added to the DaemonSet and its pods.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations added to the DaemonSet and its pods.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl From<NodePluginSpec> for NodePluginSettings {
+    fn from(spec: NodePluginSpec) -> Self {
+        Self {
+            image: spec.image,
+            image_pull_policy: spec.image_pull_policy,
+            node_selector: spec.node_selector.unwrap_or_default(),
+            affinity: spec.affinity.unwrap_or_default(),
+            tolerations: spec.tolerations.unwrap_or_else(|| vec![every_taint()]),
+            resources: spec.resources.unwrap_or_else(default_resources),
+            priority_class_name: spec.priority_class_name.unwrap_or_else(|| PRIORITY_CLASS.into()),
+            max_unavailable: spec.update_strategy.and_then(|strategy| strategy.max_unavailable),
+            kubelet_root_dir: spec.kubelet_root_dir.unwrap_or_else(|| KUBELET_ROOT_DIR.into()),
+            cdi_dir: spec.cdi_dir.unwrap_or_else(|| CDI_DIR.into()),
+            nri_socket: spec.nri_socket.unwrap_or_else(|| NRI_SOCKET.into()),
+            log_level: spec.log_level.unwrap_or_default(),
+            labels: spec.labels.unwrap_or_default(),
+            annotations: spec.annotations.unwrap_or_default(),
+        }
+    }
+}
+
+impl Default for NodePluginSettings {
+    fn default() -> Self {
+        NodePluginSpec::default().into()
+    }
+}
+
+impl ImagePullPolicy {
+    /// Kubernetes' own word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::IfNotPresent => "IfNotPresent",
+            Self::Never => "Never",
+        }
+    }
+}
+
+impl LogLevel {
+    /// The word on the node plugin's command line.
+    pub const fn as_argument(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+fn every_taint() -> Toleration {
+    Toleration { operator: Some("Exists".into()), ..Toleration::default() }
+}
+
+fn default_resources() -> ResourceRequirements {
+    let quantity = |name: &str, amount: &str| (name.to_owned(), Quantity(amount.to_owned()));
+    ResourceRequirements {
+        requests: Some([quantity("cpu", "10m"), quantity("memory", "32Mi")].into()),
+        limits: Some([quantity("memory", "128Mi")].into()),
+        ..ResourceRequirements::default()
     }
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::{List, api::resource::v1::ResourceSlice};
 
 use super::{devices, granularity, stdout};
 use crate::{
-    api::{CpuSpec, Granularity},
+    api::{CpuSettings, Granularity},
     cpuset::CpuSet,
     drivers::{Inventory, cpu::CpuDevices},
     host::Host,
@@ -30,7 +30,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "CPUS", default_value_t)]
     reserved_cpus: CpuSet,
     /// Name of the driver in the slices.
-    #[arg(long, value_name = "NAME", default_value = CpuSpec::DEFAULT_NAME)]
+    #[arg(long, value_name = "NAME", default_value = CpuSettings::DEFAULT_NAME)]
     driver_name: String,
     /// Name of the node in the slices. Default: the machine's own.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]

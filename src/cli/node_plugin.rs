@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{granularity, logging::Logging, stop};
 use crate::{
-    api::{CpuSpec, Granularity},
+    api::{CpuSettings, Granularity},
     cpuset::CpuSet,
     dns::is_subdomain,
     drivers::{Driver, cpu::CpuDriver},
@@ -32,7 +32,7 @@ const HELD_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Name of the driver. Default: the kind's.
-    #[arg(long, value_name = "NAME", default_value = CpuSpec::DEFAULT_NAME)]
+    #[arg(long, value_name = "NAME", default_value = CpuSettings::DEFAULT_NAME)]
     driver_name: String,
     /// Name of this node's Node object.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]

@@ -12,8 +12,11 @@ use serde_json::Value;
 
 use super::stdout;
 use crate::{
-    api,
-    controller::build::{self, Settings},
+    api::{self, DeviceClassPolicy},
+    controller::{
+        build::{self, Settings},
+        config::Config,
+    },
     policy::preview::syntax_error,
 };
 
@@ -87,7 +90,8 @@ fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<St
         )]);
     }
     let config = api::parse(document).map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-    let unparsed = unparsed(&config);
+    let config = Config::try_from(config).map_err(|fault| vec![fault.to_string()])?;
+    let unparsed = unparsed(&config.device_classes);
     if !unparsed.is_empty() {
         return Err(unparsed);
     }
@@ -104,9 +108,9 @@ fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<St
 
 /// Raw selectors that are no CEL. What is well formed and yet refused, such as a comparison of two types, the API server
 /// alone can tell.
-fn unparsed(config: &api::DraDriverConfig) -> Vec<String> {
+fn unparsed(policies: &[DeviceClassPolicy]) -> Vec<String> {
     let mut faults = Vec::new();
-    for (class, policy) in config.spec.device_classes.iter().enumerate() {
+    for (class, policy) in policies.iter().enumerate() {
         for (index, selector) in policy.selectors.iter().enumerate() {
             let place = format!("spec.deviceClasses[{class}].selectors[{index}]");
             faults.extend(syntax_error(selector).map(|error| format!("{place} is no CEL: {error}")));

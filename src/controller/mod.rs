@@ -7,6 +7,7 @@
 pub mod apply;
 pub mod build;
 pub mod child;
+pub mod config;
 pub mod http;
 pub mod judge;
 pub mod leader;

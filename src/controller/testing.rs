@@ -1,16 +1,22 @@
 //! Small builders for tests. Pure.
 
 use jiff::Timestamp;
-use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::api::{
+    core::v1::Probe,
+    rbac::v1::PolicyRule,
+    resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec},
+};
 use kube::{ResourceExt, api::ObjectMeta};
 use serde_json::{Value, json};
 
 use crate::{
-    api::DraDriverConfig,
+    api::{DraDriverConfig, NodePluginSettings},
     controller::{
         child::Child,
+        config::Config,
         observe::{Live, NodeFacts, Owner, PluginPod, Unready},
     },
+    drivers::kind::{Capability, HostPath, Kind, Probes},
 };
 
 /// A time, in seconds since the epoch.
@@ -54,7 +60,7 @@ pub fn mk_slice(node: &str, generation: i64, count: i64, devices: &[&str]) -> Re
 }
 
 /// A config of the cpu driver, as it is in a cluster; `spec` is laid over.
-pub fn mk_config(name: &str, spec: &Value) -> DraDriverConfig {
+pub fn mk_config(name: &str, spec: &Value) -> Config {
     let mut whole = json!({
         "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig",
         "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -63,11 +69,12 @@ pub fn mk_config(name: &str, spec: &Value) -> DraDriverConfig {
     for (key, value) in spec.as_object().unwrap() {
         whole["spec"][key] = value.clone();
     }
-    serde_json::from_value(whole).unwrap()
+    let object: DraDriverConfig = serde_json::from_value(whole).unwrap();
+    Config::try_from(object).unwrap()
 }
 
 /// A child as it is once applied for `config`.
-pub fn mk_live(config: &DraDriverConfig, child: &Child) -> Live {
+pub fn mk_live(config: &Config, child: &Child) -> Live {
     Live {
         key: child.key.clone(),
         uid: format!("uid-of-{}", child.key.name),
@@ -76,5 +83,53 @@ pub fn mk_live(config: &DraDriverConfig, child: &Child) -> Live {
         terminating: false,
         finalizers: Vec::new(),
         object: child.object.clone(),
+    }
+}
+
+/// A kind of device that exists in tests alone: network devices on a fabric that all nodes share.
+#[derive(Debug)]
+pub struct Fabric;
+
+impl Kind for Fabric {
+    fn devices(&self) -> Option<&str> {
+        Some("nic")
+    }
+
+    fn default_driver_name(&self) -> &'static str {
+        "dra.nic"
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        vec!["nic".into(), "--uplink=eth1".into()]
+    }
+
+    fn host_paths(&self, _: &NodePluginSettings) -> Vec<HostPath> {
+        vec![HostPath { name: "netns", path: "/var/run/netns".into(), read_only: true }]
+    }
+
+    fn capabilities(&self) -> Vec<Capability> {
+        vec![Capability { name: "NET_ADMIN", reason: "moves network devices into pods" }]
+    }
+
+    fn rules(&self) -> Vec<PolicyRule> {
+        vec![PolicyRule {
+            api_groups: Some(vec![String::new()]),
+            resources: Some(vec!["pods".into()]),
+            verbs: vec!["get".into()],
+            ..PolicyRule::default()
+        }]
+    }
+
+    fn shared_pools(&self) -> Vec<String> {
+        vec!["fabric".into()]
+    }
+
+    fn probes(&self) -> Probes {
+        let probes = Probes::default();
+        Probes { startup: Probe { failure_threshold: Some(300), ..probes.startup }, ..probes }
+    }
+
+    fn why_no_device(&self) -> String {
+        "no uplink is connected".into()
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod attachment;
 pub mod cpu;
+pub mod kind;
 pub mod pinning;
 
 use std::{collections::BTreeMap, sync::Arc};

@@ -19,10 +19,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{CELDeviceSelector, DeviceClassSpec, DeviceSelector};
 
-use crate::{
-    api::{DeviceClassPolicy, DraDriverConfigSpec},
-    dns::is_subdomain,
-};
+use crate::{api::DeviceClassPolicy, dns::is_subdomain};
 use demand::{Demand, demands};
 
 /// Longest expression of a selector, in bytes (`CELSelectorExpressionMaxLength` of the resource.k8s.io API).
@@ -31,13 +28,16 @@ pub const MAX_EXPRESSION: usize = 10 * 1024;
 pub const MAX_SELECTORS: usize = 32;
 
 /// Every class of a DraDriverConfig: its name and the class to create, or the error, with the field's path from `spec`.
-pub fn device_classes(spec: &DraDriverConfigSpec) -> Vec<(&str, Result<DeviceClassSpec, PolicyError>)> {
+pub fn device_classes<'a>(
+    policies: &'a [DeviceClassPolicy],
+    driver_name: &str,
+) -> Vec<(&'a str, Result<DeviceClassSpec, PolicyError>)> {
     let mut names = BTreeSet::new();
-    let classes = spec.device_classes.iter().enumerate();
+    let classes = policies.iter().enumerate();
     classes
         .map(|(index, policy)| {
             let class = if names.insert(policy.name.as_str()) {
-                device_class(policy, spec.driver_name())
+                device_class(policy, driver_name)
             } else {
                 Err(PolicyError::new("name", format!("{:?} is used twice: give each class its own name", policy.name)))
             };

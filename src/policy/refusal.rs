@@ -1,18 +1,17 @@
 //! Rewords what the API server says about a DeviceClass in terms of the policy that the class was made from. Pure.
 
-use crate::api::DraDriverConfigSpec;
+use crate::api::DeviceClassPolicy;
 
 use super::device_class;
 
-/// The message, with each path such as `spec.selectors[1].cel.expression` replaced by the field of `spec` that it came from.
-pub fn in_terms_of_policy(spec: &DraDriverConfigSpec, class: &str, message: &str) -> String {
-    let Some(index) = spec.device_classes.iter().position(|policy| policy.name == class) else {
+/// The message, with each path such as `spec.selectors[1].cel.expression` replaced by the policy's field that it came from.
+pub fn in_terms_of_policy(policies: &[DeviceClassPolicy], driver_name: &str, class: &str, message: &str) -> String {
+    let Some(index) = policies.iter().position(|policy| policy.name == class) else {
         return message.to_owned();
     };
-    let policy = &spec.device_classes[index];
+    let policy = &policies[index];
     let at = format!("spec.deviceClasses[{index}]");
-    let made =
-        device_class(policy, spec.driver_name()).ok().and_then(|class| class.selectors).map_or(0, |all| all.len());
+    let made = device_class(policy, driver_name).ok().and_then(|class| class.selectors).map_or(0, |all| all.len());
     let first_raw = made.saturating_sub(policy.selectors.len());
     let mut message = message.to_owned();
     for selector in 0..made {
@@ -37,13 +36,14 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_field_that_the_admin_wrote() {
-        let spec: DraDriverConfigSpec = serde_json::from_value(json!({"driver": {"cpu": {}}, "deviceClasses": [
+        let policies: Vec<DeviceClassPolicy> = serde_json::from_value(json!([
             {"name": "a", "preset": "Intel"},
             {"name": "b", "preset": "Intel", "selectors": ["true", "device.driver =="]},
-        ]}))
+        ]))
         .unwrap();
         let said = |class, path: &str| {
-            in_terms_of_policy(&spec, class, &format!("DeviceClass \"{class}\" is invalid: {path}: Invalid value: x"))
+            let message = format!("DeviceClass \"{class}\" is invalid: {path}: Invalid value: x");
+            in_terms_of_policy(&policies, "dra.cpu", class, &message)
         };
         let wanted = |path| format!("DeviceClass \"b\" is invalid: {path}: Invalid value: x");
         assert_eq!(said("b", "spec.selectors[2].cel.expression"), wanted("spec.deviceClasses[1].selectors[1]"));

@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::api::{DeviceClassPolicy, DriverSpec};
+use crate::api::DeviceClassPolicy;
 
 fn policy(value: &serde_json::Value) -> DeviceClassPolicy {
     let mut policy = json!({"name": "a-class"});
@@ -131,12 +131,8 @@ fn a_bad_policy_is_rejected_with_the_field_and_what_to_write(#[case] bad: serde_
 fn errors_name_the_class_and_a_bad_class_does_not_stop_the_others() {
     let bad = policy(&json!({"name": "bad", "matchAttributes": [{"key": "cores", "operator": "Gt", "value": "true"}]}));
     let good = policy(&json!({"name": "good", "preset": "Arm"}));
-    let spec = DraDriverConfigSpec {
-        driver: DriverSpec::default(),
-        device_classes: vec![good.clone(), bad, good],
-        ..DraDriverConfigSpec::default()
-    };
-    let classes = device_classes(&spec);
+    let policies = [good.clone(), bad, good];
+    let classes = device_classes(&policies, "dra.cpu");
     assert!(classes[0].1.is_ok());
     let message = classes[1].1.as_ref().unwrap_err().to_string();
     assert!(message.starts_with("spec.deviceClasses[1].matchAttributes[0].value: Gt compares"), "{message}");

@@ -12,15 +12,13 @@ use kube::{
 use serde_json::Value;
 
 use self::series::Series;
-use crate::{
-    api::DraDriverConfig,
-    controller::{
-        build::FIELD_MANAGER,
-        child::{Child, ChildKey, ChildKind},
-        metrics::{Failure, Metrics, Verb},
-        observe::{Live, child_api},
-        plan::{Action, Because, Block, Memory},
-    },
+use crate::controller::{
+    build::FIELD_MANAGER,
+    child::{Child, ChildKey, ChildKind},
+    config::Config,
+    metrics::{Failure, Metrics, Verb},
+    observe::{Live, child_api},
+    plan::{Action, Because, Block, Memory},
 };
 
 /// Where writes go.
@@ -113,7 +111,7 @@ impl Writer {
     /// `blocked` are the blocks that are known already.
     pub async fn carry_out(
         &self,
-        config: &DraDriverConfig,
+        config: &Config,
         actions: Vec<Action>,
         blocked: &[Block],
         memory: &mut Memory,
@@ -174,7 +172,7 @@ impl Writer {
     }
 
     /// Looks first, then applies without force: what somebody else creates meanwhile is theirs, and a conflict.
-    async fn create<'a>(&self, config: &DraDriverConfig, child: &'a Child) -> Result<Done<'a>, Trouble> {
+    async fn create<'a>(&self, config: &Config, child: &'a Child) -> Result<Done<'a>, Trouble> {
         let api = child_api(&self.client, &self.namespace, child.key.kind);
         let found = api.get_opt(&child.key.name).await.map_err(Trouble::Failure)?;
         match found.map(|found| Live::of(child.key.kind, found)) {

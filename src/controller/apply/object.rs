@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{WriteError, Writer};
 use crate::{
-    api::{DraDriverConfig, DraDriverConfigStatus},
-    controller::{build::FIELD_MANAGER, metrics::Verb, observe::Guarded},
+    api::DraDriverConfigStatus,
+    controller::{build::FIELD_MANAGER, config::Config, metrics::Verb, observe::Guarded},
 };
 
 /// Keeps the object until its claims are released and its children are gone.
@@ -25,7 +25,7 @@ enum Part {
 
 impl Writer {
     /// Makes the object wait for us once it is deleted.
-    pub async fn add_finalizer(&self, config: &DraDriverConfig) -> Result<(), WriteError> {
+    pub async fn add_finalizer(&self, config: &Config) -> Result<(), WriteError> {
         if has_finalizer(config) {
             return Ok(());
         }
@@ -41,7 +41,7 @@ impl Writer {
     }
 
     /// Lets the object go.
-    pub async fn remove_finalizer(&self, config: &DraDriverConfig) -> Result<(), WriteError> {
+    pub async fn remove_finalizer(&self, config: &Config) -> Result<(), WriteError> {
         let Some(index) = config.finalizers().iter().position(|finalizer| finalizer == FINALIZER) else {
             return Ok(());
         };
@@ -55,9 +55,9 @@ impl Writer {
     /// remove. Returns the object as it was stored, or nothing where it is gone.
     pub async fn write_status(
         &self,
-        config: &DraDriverConfig,
+        config: &Config,
         status: &DraDriverConfigStatus,
-    ) -> Result<Option<DraDriverConfig>, WriteError> {
+    ) -> Result<Option<Config>, WriteError> {
         let patch = vec![
             json!({"op": "test", "path": "/metadata/uid", "value": config.uid()}),
             json!({"op": "add", "path": "/status", "value": status}),
@@ -66,19 +66,14 @@ impl Writer {
     }
 
     /// Writes an Event about the object. One that cannot be written is only logged.
-    pub async fn publish_event(&self, config: &DraDriverConfig, event: &Event) {
+    pub async fn publish_event(&self, config: &Config, event: &Event) {
         self.metrics.wrote("Event", Verb::Event);
         if let Err(error) = self.events.publish(event, &config.object_ref(&())).await {
             tracing::warn!(%error, reason = event.reason, "writing an Event failed");
         }
     }
 
-    async fn patch(
-        &self,
-        config: &DraDriverConfig,
-        part: Part,
-        operations: Vec<Value>,
-    ) -> Result<Option<DraDriverConfig>, WriteError> {
+    async fn patch(&self, config: &Config, part: Part, operations: Vec<Value>) -> Result<Option<Config>, WriteError> {
         let api: Api<Guarded> = Api::all(self.client.clone());
         let name = config.name_any();
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
@@ -109,6 +104,6 @@ impl Writer {
 }
 
 /// Whether the object waits for us.
-pub fn has_finalizer(config: &DraDriverConfig) -> bool {
+pub fn has_finalizer(config: &Config) -> bool {
     config.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }

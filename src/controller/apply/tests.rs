@@ -58,7 +58,7 @@ async fn carried_out(actions: Vec<Action>, memory: &mut Memory, script: Vec<Exch
     (report, server.await.unwrap())
 }
 
-fn config() -> DraDriverConfig {
+fn config() -> Config {
     mk_config("cpu", &json!({}))
 }
 

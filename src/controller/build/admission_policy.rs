@@ -12,12 +12,14 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 
 use super::{Settings, metadata, plugin_name, policy_name};
-use crate::{api::DraDriverConfig, slices::pack};
+use crate::{controller::config::Config, slices::pack};
 
 /// The policy.
-pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> ValidatingAdmissionPolicy {
+pub(super) fn build(config: &Config, settings: &Settings) -> ValidatingAdmissionPolicy {
     let user = format!("system:serviceaccount:{}:{}", settings.namespace, plugin_name(config));
-    let driver = config.spec.driver_name();
+    let driver: &str = &config.driver_name;
+    let shared = config.kind.shared_pools();
+
     ValidatingAdmissionPolicy {
         metadata: metadata(config, policy_name(config)),
         spec: Some(ValidatingAdmissionPolicySpec {
@@ -64,7 +66,10 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> Validating
                     ..Validation::default()
                 },
                 Validation {
-                    expression: "variables.slices.all(s, s.?nodeName.orValue('') == variables.ownNode)".into(),
+                    expression: format!(
+                        "variables.slices.all(s, s.?nodeName.orValue('') == variables.ownNode{})",
+                        or_shared("s", &shared)
+                    ),
                     message_expression: Some(
                         "'the node plugin on node ' + variables.ownNode + ' may only write ResourceSlices of that node'"
                             .into(),
@@ -80,7 +85,10 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> Validating
                 },
                 // One of another pool on the own node it may well take away.
                 Validation {
-                    expression: "request.operation == 'DELETE' || object.spec.pool.name == variables.ownNode".into(),
+                    expression: format!(
+                        "request.operation == 'DELETE' || object.spec.pool.name == variables.ownNode{}",
+                        or_shared("object.spec", &shared)
+                    ),
                     message_expression: Some(
                         "'the node plugin on node ' + variables.ownNode + ' may only write ResourceSlices of the pool of that name'"
                             .into(),
@@ -104,6 +112,11 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> Validating
     }
 }
 
+/// The alternative that a slice belongs to a pool of no single node, where the kind of device has such pools.
+fn or_shared(slice: &str, pools: &[String]) -> String {
+    if pools.is_empty() { String::new() } else { format!(" || {slice}.pool.name in {pools:?}") }
+}
+
 /// Whether a new slice has a name that `slices::pack` gives to slices of the own node; names cannot change later.
 fn own_name() -> String {
     let most = pack::MIN_KEPT;
@@ -114,7 +127,7 @@ fn own_name() -> String {
 }
 
 /// Its binding, for the whole cluster.
-pub(super) fn build_binding(config: &DraDriverConfig) -> ValidatingAdmissionPolicyBinding {
+pub(super) fn build_binding(config: &Config) -> ValidatingAdmissionPolicyBinding {
     ValidatingAdmissionPolicyBinding {
         metadata: metadata(config, policy_name(config)),
         spec: ValidatingAdmissionPolicyBindingSpec {

@@ -6,29 +6,28 @@
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
 
 use super::{Settings, metadata, plugin_name, role_name};
-use crate::api::DraDriverConfig;
+use crate::controller::config::Config;
 
 /// The ClusterRole.
-pub(super) fn build(config: &DraDriverConfig) -> ClusterRole {
+pub(super) fn build(config: &Config) -> ClusterRole {
     let rule = |group: &str, resource: &str, verbs: &[&str]| PolicyRule {
         api_groups: Some(vec![group.into()]),
         resources: Some(vec![resource.into()]),
         verbs: verbs.iter().map(|&verb| verb.into()).collect(),
         ..PolicyRule::default()
     };
-    ClusterRole {
-        metadata: metadata(config, role_name(config)),
-        rules: Some(vec![
-            rule("resource.k8s.io", "resourceslices", &["list", "watch", "create", "update", "delete"]),
-            rule("resource.k8s.io", "resourceclaims", &["get"]),
-            rule("", "nodes", &["get"]),
-        ]),
-        aggregation_rule: None,
-    }
+    let mut rules = vec![
+        rule("resource.k8s.io", "resourceslices", &["list", "watch", "create", "update", "delete"]),
+        rule("resource.k8s.io", "resourceclaims", &["get"]),
+        rule("", "nodes", &["get"]),
+    ];
+    rules.extend(config.kind.rules());
+
+    ClusterRole { metadata: metadata(config, role_name(config)), rules: Some(rules), aggregation_rule: None }
 }
 
 /// The ClusterRoleBinding.
-pub(super) fn build_binding(config: &DraDriverConfig, settings: &Settings) -> ClusterRoleBinding {
+pub(super) fn build_binding(config: &Config, settings: &Settings) -> ClusterRoleBinding {
     ClusterRoleBinding {
         metadata: metadata(config, role_name(config)),
         role_ref: RoleRef {

@@ -2,7 +2,9 @@
 //!
 //! As little as serves: uid 0 with no capability, because the kubelet's and the runtime's directories are root's; a
 //! read-only root; only the directories it writes to. The host's hardware is read through the container's own `/sys` and
-//! `/proc`, which show the node's.
+//! `/proc`, which show the node's. What a kind of device needs beside that is asked of it.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::{
@@ -10,12 +12,10 @@ use k8s_openapi::{
         core::v1::{
             Affinity, Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
             HostPathVolumeSource, LocalObjectReference, ObjectFieldSelector, PodAffinityTerm, PodSecurityContext,
-            PodSpec, PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume,
-            VolumeMount,
+            PodSpec, PodTemplateSpec, Probe, SeccompProfile, SecurityContext, Volume, VolumeMount,
         },
     },
     apimachinery::pkg::{
-        api::resource::Quantity,
         apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta},
         util::intstr::IntOrString,
     },
@@ -23,34 +23,40 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use super::{CONFIG_LABEL, DEVICES_LABEL, HTTP_PORT, Settings, labels, metadata, plugin_name, selector_labels};
-use crate::api::{CpuSpec, DraDriverConfig, Granularity, ImagePullPolicy, LogLevel, NodePluginSpec, Pinning};
+use crate::{api::NodePluginSettings, controller::config::Config, drivers::kind::HostPath};
+
+/// Annotation of plugin pods that keep capabilities: which, and what for.
+const PRIVILEGES: &str = "dra-operator.dev/capabilities";
 
 /// The DaemonSet.
-pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> DaemonSet {
-    let plugin = config.spec.node_plugin();
+pub(super) fn build(config: &Config, settings: &Settings) -> DaemonSet {
+    let plugin = &config.node_plugin;
     let name = plugin_name(config);
     let mut labels = labels(config);
-    labels.extend(plugin.labels.clone().unwrap_or_default());
-    let devices = config.spec.driver.devices();
+    labels.extend(plugin.labels.clone());
+    let devices = config.kind.devices();
     let pod_labels = devices.map(|devices| (DEVICES_LABEL.to_owned(), devices.to_owned()));
     let pod_labels = labels.clone().into_iter().chain(pod_labels).collect();
+    let annotations = (!plugin.annotations.is_empty()).then(|| plugin.annotations.clone());
+    let pod_annotations = plugin.annotations.clone().into_iter().chain(privileges(config)).collect::<BTreeMap<_, _>>();
+
     DaemonSet {
         metadata: ObjectMeta {
             namespace: Some(settings.namespace.clone()),
             labels: Some(labels),
-            annotations: plugin.annotations.clone(),
+            annotations,
             ..metadata(config, name.clone())
         },
         spec: DaemonSetSpec {
             selector: LabelSelector { match_labels: Some(selector_labels(config)), ..LabelSelector::default() },
-            update_strategy: Some(update_strategy(&plugin)),
+            update_strategy: Some(update_strategy(plugin)),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(pod_labels),
-                    annotations: plugin.annotations.clone(),
+                    annotations: (!pod_annotations.is_empty()).then_some(pod_annotations),
                     ..ObjectMeta::default()
                 }),
-                spec: Some(pod(config, &plugin, settings, name)),
+                spec: Some(pod(config, settings, name)),
             },
             ..DaemonSetSpec::default()
         },
@@ -60,9 +66,8 @@ pub(super) fn build(config: &DraDriverConfig, settings: &Settings) -> DaemonSet 
 
 /// By default a node's new plugin is ready before its old one goes, so that a broken image takes no serving plugin away;
 /// the kubelet knows the two apart by pod UID.
-fn update_strategy(plugin: &NodePluginSpec) -> DaemonSetUpdateStrategy {
-    let chosen = plugin.update_strategy.as_ref().and_then(|strategy| strategy.max_unavailable.clone());
-    let (max_unavailable, max_surge) = match chosen {
+fn update_strategy(plugin: &NodePluginSettings) -> DaemonSetUpdateStrategy {
+    let (max_unavailable, max_surge) = match plugin.max_unavailable.clone() {
         Some(max_unavailable) => (max_unavailable, 0),
         None => (IntOrString::Int(0), 1),
     };
@@ -75,45 +80,33 @@ fn update_strategy(plugin: &NodePluginSpec) -> DaemonSetUpdateStrategy {
     }
 }
 
-fn pod(config: &DraDriverConfig, plugin: &NodePluginSpec, settings: &Settings, service_account: String) -> PodSpec {
-    let mounts = host_paths(config, plugin);
+fn pod(config: &Config, settings: &Settings, service_account: String) -> PodSpec {
+    let plugin = &config.node_plugin;
+    let mounts = host_paths(config);
+    let secrets = settings.image_pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() });
+
     PodSpec {
         service_account_name: Some(service_account),
-        image_pull_secrets: (!settings.image_pull_secrets.is_empty()).then(|| {
-            settings.image_pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() }).collect()
-        }),
-        priority_class_name: Some(plugin.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".into())),
-        node_selector: plugin.node_selector.clone(),
-        affinity: affinity(config, plugin),
-        tolerations: Some(
-            plugin
-                .tolerations
-                .clone()
-                .unwrap_or_else(|| vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]),
-        ),
+        image_pull_secrets: (!settings.image_pull_secrets.is_empty()).then(|| secrets.collect()),
+        priority_class_name: Some(plugin.priority_class_name.clone()),
+        node_selector: (!plugin.node_selector.is_empty()).then(|| plugin.node_selector.clone()),
+        affinity: affinity(config),
+        tolerations: Some(plugin.tolerations.clone()),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..SeccompProfile::default() }),
             ..PodSecurityContext::default()
         }),
-        containers: vec![container(config, plugin, settings, &mounts)],
-        volumes: Some(
-            mounts
-                .into_iter()
-                .map(|(name, path)| Volume {
-                    name: name.into(),
-                    host_path: Some(HostPathVolumeSource { path, type_: Some("DirectoryOrCreate".into()) }),
-                    ..Volume::default()
-                })
-                .collect(),
-        ),
+        containers: vec![container(config, settings, &mounts)],
+        volumes: Some(mounts.into_iter().map(volume).collect()),
         ..PodSpec::default()
     }
 }
 
 /// Keeps the pod off nodes with the plugin of another config for the same devices, also where a node came to be both's
 /// only later: the two would give out the same hardware.
-fn affinity(config: &DraDriverConfig, plugin: &NodePluginSpec) -> Option<Affinity> {
-    let Some(devices) = config.spec.driver.devices() else { return plugin.affinity.clone() };
+fn affinity(config: &Config) -> Option<Affinity> {
+    let mut affinity = config.node_plugin.affinity.clone();
+    let Some(devices) = config.kind.devices() else { return (affinity != Affinity::default()).then_some(affinity) };
     let another = LabelSelectorRequirement {
         key: CONFIG_LABEL.into(),
         operator: "NotIn".into(),
@@ -127,30 +120,20 @@ fn affinity(config: &DraDriverConfig, plugin: &NodePluginSpec) -> Option<Affinit
         topology_key: "kubernetes.io/hostname".into(),
         ..PodAffinityTerm::default()
     };
-    let mut affinity = plugin.affinity.clone().unwrap_or_default();
     let keep_off = affinity.pod_anti_affinity.get_or_insert_default();
     keep_off.required_during_scheduling_ignored_during_execution.get_or_insert_default().push(rival);
     Some(affinity)
 }
 
-fn container(
-    config: &DraDriverConfig,
-    plugin: &NodePluginSpec,
-    settings: &Settings,
-    mounts: &[(&'static str, String)],
-) -> Container {
+fn container(config: &Config, settings: &Settings, mounts: &[HostPath]) -> Container {
+    let plugin = &config.node_plugin;
+    let probes = config.kind.probes();
+
     Container {
         name: "node-plugin".into(),
         image: Some(plugin.image.clone().unwrap_or_else(|| settings.image.clone())),
-        image_pull_policy: plugin.image_pull_policy.map(|policy| {
-            match policy {
-                ImagePullPolicy::Always => "Always",
-                ImagePullPolicy::IfNotPresent => "IfNotPresent",
-                ImagePullPolicy::Never => "Never",
-            }
-            .into()
-        }),
-        args: Some(arguments(config, plugin)),
+        image_pull_policy: plugin.image_pull_policy.map(|policy| policy.as_str().into()),
+        args: Some(arguments(config)),
         env: Some(vec![from_field("NODE_NAME", "spec.nodeName"), from_field("POD_UID", "metadata.uid")]),
         ports: Some(vec![ContainerPort {
             name: Some("http".into()),
@@ -158,88 +141,81 @@ fn container(
             protocol: Some("TCP".into()),
             ..ContainerPort::default()
         }]),
-        startup_probe: Some(Probe { period_seconds: Some(1), failure_threshold: Some(60), ..probe("/healthz") }),
-        liveness_probe: Some(Probe { period_seconds: Some(10), failure_threshold: Some(3), ..probe("/healthz") }),
-        readiness_probe: Some(Probe { period_seconds: Some(2), failure_threshold: Some(2), ..probe("/readyz") }),
-        resources: Some(plugin.resources.clone().unwrap_or_else(default_resources)),
-        security_context: Some(SecurityContext {
-            run_as_user: Some(0),
-            run_as_group: Some(0),
-            privileged: Some(false),
-            allow_privilege_escalation: Some(false),
-            read_only_root_filesystem: Some(true),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Capabilities::default() }),
-            ..SecurityContext::default()
-        }),
-        volume_mounts: Some(
-            mounts
-                .iter()
-                .map(|(name, path)| VolumeMount {
-                    name: (*name).into(),
-                    mount_path: path.clone(),
-                    ..VolumeMount::default()
-                })
-                .collect(),
-        ),
+        startup_probe: Some(asking("/healthz", probes.startup)),
+        liveness_probe: Some(asking("/healthz", probes.liveness)),
+        readiness_probe: Some(asking("/readyz", probes.readiness)),
+        resources: Some(plugin.resources.clone()),
+        security_context: Some(security_context(config)),
+        volume_mounts: Some(mounts.iter().map(volume_mount).collect()),
         ..Container::default()
     }
 }
 
-fn arguments(config: &DraDriverConfig, plugin: &NodePluginSpec) -> Vec<String> {
-    let cpu = config.spec.driver.cpu.clone().unwrap_or_default();
+/// Root without a capability but those that the kind of device needs.
+fn security_context(config: &Config) -> SecurityContext {
+    let kept: Vec<String> = config.kind.capabilities().iter().map(|capability| capability.name.into()).collect();
+    SecurityContext {
+        run_as_user: Some(0),
+        run_as_group: Some(0),
+        privileged: Some(false),
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: (!kept.is_empty()).then_some(kept) }),
+        ..SecurityContext::default()
+    }
+}
+
+/// An annotation that says what the plugin's capabilities are for, where it has any.
+fn privileges(config: &Config) -> Option<(String, String)> {
+    let capabilities = config.kind.capabilities();
+    let reasons: Vec<_> = capabilities.iter().map(|one| format!("{}: {}", one.name, one.reason)).collect();
+    (!reasons.is_empty()).then(|| (PRIVILEGES.to_owned(), reasons.join("; ")))
+}
+
+fn arguments(config: &Config) -> Vec<String> {
+    let plugin = &config.node_plugin;
     let mut arguments = vec![
         "node-plugin".into(),
-        format!("--driver-name={}", config.spec.driver_name()),
-        format!("--kubelet-root-dir={}", plugin.kubelet_root_dir()),
-        format!("--cdi-dir={}", plugin.cdi_dir()),
-        format!("--nri-socket={}", plugin.nri_socket()),
-        format!("--log-level={}", log_level(plugin.log_level.unwrap_or_default())),
-        "cpu".into(),
+        format!("--driver-name={}", config.driver_name),
+        format!("--kubelet-root-dir={}", plugin.kubelet_root_dir),
+        format!("--cdi-dir={}", plugin.cdi_dir),
+        format!("--nri-socket={}", plugin.nri_socket),
+        format!("--log-level={}", plugin.log_level.as_argument()),
     ];
-    arguments.extend(cpu_arguments(&cpu));
+    arguments.extend(config.kind.arguments());
     arguments
-}
-
-fn cpu_arguments(cpu: &CpuSpec) -> Vec<String> {
-    let granularity = match cpu.granularity {
-        Granularity::Core => "Core",
-        Granularity::Thread => "Thread",
-    };
-    let pinning = match cpu.pinning.unwrap_or_default() {
-        Pinning::Nri => "NRI",
-        Pinning::None => "None",
-    };
-    let mut arguments = vec![format!("--granularity={granularity}"), format!("--pinning={pinning}")];
-    arguments.extend(cpu.reserved_cpus.as_ref().map(|cpus| format!("--reserved-cpus={cpus}")));
-    arguments
-}
-
-const fn log_level(level: LogLevel) -> &'static str {
-    match level {
-        LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
-        LogLevel::Debug => "debug",
-        LogLevel::Trace => "trace",
-    }
 }
 
 /// Directories of the host, each mounted where it is on the host: paths in CDI files and socket names then mean the same
 /// to the plugin, the kubelet and the runtime.
-fn host_paths(config: &DraDriverConfig, plugin: &NodePluginSpec) -> Vec<(&'static str, String)> {
-    let kubelet = plugin.kubelet_root_dir();
+fn host_paths(config: &Config) -> Vec<HostPath> {
+    let plugin = &config.node_plugin;
+    let kubelet = &plugin.kubelet_root_dir;
+    let written = |name, path| HostPath { name, path, read_only: false };
     let mut paths = vec![
-        ("plugins-registry", format!("{kubelet}/plugins_registry")),
-        ("plugin-state", format!("{kubelet}/plugins/{}", config.spec.driver_name())),
-        ("cdi", plugin.cdi_dir().to_owned()),
+        written("plugins-registry", format!("{kubelet}/plugins_registry")),
+        written("plugin-state", format!("{kubelet}/plugins/{}", config.driver_name)),
+        written("cdi", plugin.cdi_dir.clone()),
     ];
-    let pinning = config.spec.driver.cpu.as_ref().and_then(|cpu| cpu.pinning).unwrap_or_default();
-    if pinning == Pinning::Nri
-        && let Some((directory, _)) = plugin.nri_socket().rsplit_once('/')
-    {
-        paths.push(("nri", directory.to_owned()));
-    }
+    paths.extend(config.kind.host_paths(plugin));
     paths
+}
+
+fn volume(HostPath { name, path, .. }: HostPath) -> Volume {
+    Volume {
+        name: name.into(),
+        host_path: Some(HostPathVolumeSource { path, type_: Some("DirectoryOrCreate".into()) }),
+        ..Volume::default()
+    }
+}
+
+fn volume_mount(HostPath { name, path, read_only }: &HostPath) -> VolumeMount {
+    VolumeMount {
+        name: (*name).into(),
+        mount_path: path.clone(),
+        read_only: read_only.then_some(true),
+        ..VolumeMount::default()
+    }
 }
 
 fn from_field(name: &str, path: &str) -> EnvVar {
@@ -253,24 +229,9 @@ fn from_field(name: &str, path: &str) -> EnvVar {
     }
 }
 
-fn probe(path: &str) -> Probe {
-    Probe {
-        http_get: Some(HTTPGetAction {
-            path: Some(path.into()),
-            port: IntOrString::String("http".into()),
-            ..HTTPGetAction::default()
-        }),
-        ..Probe::default()
-    }
-}
-
-fn default_resources() -> ResourceRequirements {
-    let quantity = |name: &str, amount: &str| (name.to_owned(), Quantity(amount.to_owned()));
-    ResourceRequirements {
-        requests: Some([quantity("cpu", "10m"), quantity("memory", "32Mi")].into()),
-        limits: Some([quantity("memory", "128Mi")].into()),
-        ..ResourceRequirements::default()
-    }
+fn asking(path: &str, probe: Probe) -> Probe {
+    let port = IntOrString::String("http".into());
+    Probe { http_get: Some(HTTPGetAction { path: Some(path.into()), port, ..HTTPGetAction::default() }), ..probe }
 }
 
 #[cfg(test)]

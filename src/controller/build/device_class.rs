@@ -3,9 +3,9 @@
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceClassSpec};
 
 use super::metadata;
-use crate::api::DraDriverConfig;
+use crate::controller::config::Config;
 
 /// The DeviceClass of that name.
-pub(super) fn build(config: &DraDriverConfig, name: &str, spec: DeviceClassSpec) -> DeviceClass {
+pub(super) fn build(config: &Config, name: &str, spec: DeviceClassSpec) -> DeviceClass {
     DeviceClass { metadata: metadata(config, name.to_owned()), spec: Some(spec) }
 }

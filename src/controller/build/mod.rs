@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::child::{Child, ChildKey, ChildKind};
-use crate::{api::DraDriverConfig, digest::short_sha256, policy};
+use crate::{api::DraDriverConfig, controller::config::Config, digest::short_sha256, policy};
 
 /// Label with the name of the `DraDriverConfig` a child is for.
 pub const CONFIG_LABEL: &str = "dra-operator.dev/config";
@@ -65,7 +65,7 @@ pub struct Desired {
 }
 
 /// Builds every child of `config`.
-pub fn children(config: &DraDriverConfig, settings: &Settings) -> Desired {
+pub fn children(config: &Config, settings: &Settings) -> Desired {
     let mut desired = Desired::default();
     desired.add(ChildKind::ServiceAccount, &service_account::build(config, settings));
     desired.add(ChildKind::ClusterRole, &cluster_role::build(config));
@@ -73,19 +73,26 @@ pub fn children(config: &DraDriverConfig, settings: &Settings) -> Desired {
     desired.add(ChildKind::ValidatingAdmissionPolicy, &admission_policy::build(config, settings));
     desired.add(ChildKind::ValidatingAdmissionPolicyBinding, &admission_policy::build_binding(config));
     desired.add(ChildKind::DaemonSet, &daemonset::build(config, settings));
-    for (name, class) in policy::device_classes(&config.spec) {
-        match class {
-            Ok(spec) => desired.add(ChildKind::DeviceClass, &device_class::build(config, name, spec)),
-            Err(error) => desired.unbuildable.push(Unbuildable {
-                key: ChildKey { kind: ChildKind::DeviceClass, name: name.to_owned() },
-                message: error.to_string(),
-            }),
-        }
-    }
+    desired.add_classes(config);
     desired
 }
 
 impl Desired {
+    fn add_classes(&mut self, config: &Config) {
+        let classes = policy::device_classes(&config.device_classes, &config.driver_name);
+        for (index, (name, class)) in classes.into_iter().enumerate() {
+            let class = class.map_err(|error| error.to_string());
+            let has_preset = unknown_preset(config, index).map_or(Ok(()), Err);
+            match has_preset.and(class) {
+                Ok(spec) => self.add(ChildKind::DeviceClass, &device_class::build(config, name, spec)),
+                Err(message) => self.unbuildable.push(Unbuildable {
+                    key: ChildKey { kind: ChildKind::DeviceClass, name: name.to_owned() },
+                    message,
+                }),
+            }
+        }
+    }
+
     fn add<K>(&mut self, kind: ChildKind, object: &K)
     where
         K: Serialize + Metadata<Ty = ObjectMeta>,
@@ -99,6 +106,15 @@ impl Desired {
             Err(error) => self.unbuildable.push(Unbuildable { key, message: error.to_string() }),
         }
     }
+}
+
+/// What is wrong with a class whose preset says nothing about the kind's devices: it would match none, or all.
+fn unknown_preset(config: &Config, index: usize) -> Option<String> {
+    let preset = config.device_classes.get(index)?.preset.filter(|preset| !config.kind.has_preset(*preset))?;
+    Some(format!(
+        "spec.deviceClasses[{index}].preset: {preset:?} is not defined for the devices of {}: use matchAttributes",
+        config.driver_name
+    ))
 }
 
 /// Adds the hash of the object, without its owner, whose id differs between clusters.
@@ -117,7 +133,7 @@ fn stamp(object: &mut Value) {
 }
 
 /// Name of the plugin's DaemonSet and ServiceAccount.
-pub fn plugin_name(config: &DraDriverConfig) -> String {
+pub fn plugin_name(config: &Config) -> String {
     plugin_name_of(&config.name_any())
 }
 
@@ -127,17 +143,17 @@ pub fn plugin_name_of(config: &str) -> String {
 }
 
 /// Name of the plugin's ClusterRole and its binding.
-fn role_name(config: &DraDriverConfig) -> String {
+fn role_name(config: &Config) -> String {
     format!("dra-operator:{}:node-plugin", config.name_any())
 }
 
 /// Name of the plugin's admission policy and its binding: a DNS subdomain, unlike a role's.
-fn policy_name(config: &DraDriverConfig) -> String {
+fn policy_name(config: &Config) -> String {
     format!("dra-operator-{}-node-plugin", config.name_any())
 }
 
 /// Labels that choose the plugin's pods; a DaemonSet's selector can never change, so neither can these.
-fn selector_labels(config: &DraDriverConfig) -> BTreeMap<String, String> {
+fn selector_labels(config: &Config) -> BTreeMap<String, String> {
     [(COMPONENT.0, COMPONENT.1.to_owned()), (CONFIG_LABEL, config.name_any())]
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))
@@ -146,7 +162,7 @@ fn selector_labels(config: &DraDriverConfig) -> BTreeMap<String, String> {
 
 /// Labels of every child. None is copied from the object: labels by which GitOps tools know what they applied would make
 /// them take the children for their own.
-fn labels(config: &DraDriverConfig) -> BTreeMap<String, String> {
+fn labels(config: &Config) -> BTreeMap<String, String> {
     let mut labels = selector_labels(config);
     labels.insert("app.kubernetes.io/name".into(), "dra-operator".into());
     labels.insert(MANAGED_BY.0.into(), MANAGED_BY.1.into());
@@ -154,7 +170,7 @@ fn labels(config: &DraDriverConfig) -> BTreeMap<String, String> {
 }
 
 /// Metadata of a cluster-scoped child.
-fn metadata(config: &DraDriverConfig, name: String) -> ObjectMeta {
+fn metadata(config: &Config, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         labels: Some(labels(config)),
@@ -164,7 +180,7 @@ fn metadata(config: &DraDriverConfig, name: String) -> ObjectMeta {
 }
 
 /// The reference to the owner: `config` itself. None as long as it is no object in a cluster (`render` of a file).
-fn owner(config: &DraDriverConfig) -> Option<OwnerReference> {
+fn owner(config: &Config) -> Option<OwnerReference> {
     Some(OwnerReference {
         api_version: DraDriverConfig::api_version(&()).into_owned(),
         kind: DraDriverConfig::kind(&()).into_owned(),
@@ -174,3 +190,6 @@ fn owner(config: &DraDriverConfig) -> Option<OwnerReference> {
         block_owner_deletion: Some(true),
     })
 }
+
+#[cfg(test)]
+mod tests;

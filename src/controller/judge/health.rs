@@ -12,6 +12,7 @@ use super::unready;
 use crate::{
     api::{Problem, Problems, conditions::seconds},
     controller::observe::{NodeFacts, PluginPod, TroubleKind},
+    drivers::kind::Kind,
     slices::pool::{Pool, PoolState},
 };
 
@@ -56,16 +57,24 @@ pub struct SliceHealth {
     pub unwell: Unwell,
 }
 
-/// Judges every node that has a plugin pod or should. `pools` are the driver's, of every node.
-pub fn judge(
-    pods: &[&PluginPod],
-    podless: Podless<'_>,
-    nodes: &BTreeMap<&str, &NodeFacts>,
-    pools: &[&Pool<'_>],
-    deadline: Duration,
-    before: Before<'_>,
-    now: Timestamp,
-) -> SliceHealth {
+/// What is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The plugin's pods.
+    pub pods: &'a [&'a PluginPod],
+    /// Nodes that should have one and have none.
+    pub podless: Podless<'a>,
+    /// Every node, by name.
+    pub nodes: &'a BTreeMap<&'a str, &'a NodeFacts>,
+    /// The driver's pools, of every node.
+    pub pools: &'a [&'a Pool<'a>],
+    /// The kind of device.
+    pub kind: &'a dyn Kind,
+}
+
+/// Judges every node that has a plugin pod or should.
+pub fn judge(seen: &Seen<'_>, before: Before<'_>, deadline: Duration, now: Timestamp) -> SliceHealth {
+    let Seen { pods, podless, nodes, pools, .. } = *seen;
     let mut by_node: BTreeMap<&str, Vec<&PluginPod>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| nodes.contains_key(pod.node.as_str())) {
         by_node.entry(&pod.node).or_default().push(pod);
@@ -85,7 +94,7 @@ pub fn judge(
     for (node, pods) in by_node {
         let pools = pools_of.remove(node).unwrap_or_default();
         health.publishing += usize::from(pools.iter().any(|pool| pool.is_complete()));
-        let Some((reason, message)) = complaint(nodes.get(node).copied(), &pods, podless.why, &pools) else { continue };
+        let Some((reason, message)) = complaint(seen, node, &pods, &pools) else { continue };
         let known = before.problems.iter().find(|problem| problem.node == node);
         let since = match (before.unwell, known) {
             (Some(unwell), _) if unwell.contains_key(node) => unwell.get(node).copied().unwrap_or(now),
@@ -146,20 +155,16 @@ impl Reason {
     }
 }
 
-fn complaint(
-    facts: Option<&NodeFacts>,
-    pods: &[&PluginPod],
-    refused: Option<&str>,
-    pools: &[&Pool<'_>],
-) -> Option<(Reason, String)> {
-    if facts.is_some_and(|facts| !facts.ready) {
+/// What is wrong with a node that has these pods and pools.
+fn complaint(seen: &Seen<'_>, node: &str, pods: &[&PluginPod], pools: &[&Pool<'_>]) -> Option<(Reason, String)> {
+    if seen.nodes.get(node).is_some_and(|facts| !facts.ready) {
         return Some((
             Reason::NodeNotReady,
             "the node's kubelet does not report it ready: see `kubectl describe node`".into(),
         ));
     }
     if pods.is_empty() {
-        let why = refused.unwrap_or("see the Events of the DaemonSet with `kubectl describe daemonset`");
+        let why = seen.podless.why.unwrap_or("see the Events of the DaemonSet with `kubectl describe daemonset`");
         return Some((Reason::PodNotCreated, format!("Kubernetes has made no plugin pod for the node: {why}")));
     }
     for pool in pools {
@@ -184,8 +189,8 @@ fn complaint(
         return None;
     }
     if ready && !pools.is_empty() {
-        let message = "the plugin offers no device: spec.driver.cpu.reservedCPUs leaves none, or claims made for another granularity hold every CPU; its log says which";
-        return Some((Reason::NoDevices, message.into()));
+        let message = format!("the plugin offers no device: {}; its log says which", seen.kind.why_no_device());
+        return Some((Reason::NoDevices, message));
     }
     if ready {
         let message = "the plugin is ready and there is no ResourceSlice of its node: see its log".into();

@@ -22,11 +22,11 @@ use self::{
 use super::{
     build,
     child::ChildKind,
+    config::Config,
     observe::{ClaimFacts, Live},
     view::View,
 };
 use crate::{
-    api::{DraDriverConfig, Pinning},
     policy::preview::{MatchError, Matcher, why_nothing},
     slices::pool::Pool,
 };
@@ -46,7 +46,7 @@ impl Judged {
 }
 
 /// The plugin's DaemonSet among `children`.
-pub(super) fn daemon_set<'a>(config: &DraDriverConfig, children: &'a [Live]) -> Option<&'a Live> {
+pub(super) fn daemon_set<'a>(config: &Config, children: &'a [Live]) -> Option<&'a Live> {
     let name = build::plugin_name(config);
     let is_it = |live: &&Live| live.key.kind == ChildKind::DaemonSet && live.key.name == name && live.is_of(config);
     children.iter().find(is_it)
@@ -75,7 +75,7 @@ pub(super) struct Seen<'a> {
 }
 
 /// Judges the children, the pods, the pools and the claims.
-pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Memory, now: Timestamp) -> Judged {
+pub(super) fn judge(config: &Config, seen: Seen<'_>, memory: &mut Memory, now: Timestamp) -> Judged {
     let Seen { children, claims, view, refusal } = seen;
     let daemon_set = daemon_set(config, children);
     let missing = rollout::missing(daemon_set, &view.pods);
@@ -84,8 +84,10 @@ pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Memor
     let pools: Vec<_> = pools.iter().filter(|pool| is_served(pool, view)).collect();
     let problems = config.status.as_ref().and_then(|status| status.problems.as_ref()).map(|problems| &problems.first);
     let before = Before { unwell: memory.unwell.as_ref(), problems: problems.map(Vec::as_slice).unwrap_or_default() };
-    let deadline = config.spec.health().publish_deadline();
-    let health = health::judge(&view.pods, podless, &view.nodes, &pools, deadline, before, now);
+    let deadline = config.publish_deadline;
+    let seen =
+        health::Seen { pods: &view.pods, podless, nodes: &view.nodes, pools: &pools, kind: config.kind.as_ref() };
+    let health = health::judge(&seen, before, deadline, now);
     let patience = Patience {
         deadline: SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX),
         podless: podless.nodes.iter().filter_map(|node| Some((*node, *health.unwell.get(*node)?))).collect(),
@@ -93,8 +95,8 @@ pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Memor
     };
     let rollout = rollout::judge(daemon_set, &view.pods, &view.nodes, refusal, &patience);
     let matchers = matchers(config, children, &mut memory.matchers);
-    let names: Vec<_> = config.spec.device_classes.iter().map(|class| class.name.as_str()).collect();
-    let driver = config.spec.driver_name();
+    let names: Vec<_> = config.device_classes.iter().map(|class| class.name.as_str()).collect();
+    let driver: &str = &config.driver_name;
     let mut usage = usage::count(driver, &pools, claims, &names, |class, device| {
         let Some(matcher) = matchers.get(class) else {
             return Err((NOT_MADE, "the cluster has no such DeviceClass yet".into()));
@@ -108,26 +110,18 @@ pub(super) fn judge(config: &DraDriverConfig, seen: Seen<'_>, memory: &mut Memor
         })
     });
     let devices: Vec<_> = pools.iter().filter(|pool| pool.is_complete()).flat_map(|pool| pool.devices()).collect();
-    for (class, policy) in usage.classes.iter_mut().zip(&config.spec.device_classes) {
+    for (class, policy) in usage.classes.iter_mut().zip(&config.device_classes) {
         if class.devices == 0 && class.reason.is_none() && !devices.is_empty() {
             class.reason = Some(MATCHES_NOTHING.into());
             class.message = Some(why_nothing(policy, driver, &devices));
         }
     }
-    if keeps_some_cpus(config) {
+    if config.kind.when_all_held().is_none() {
         usage.full.clear();
     }
     usage.full.retain(|node| view.pods.iter().any(|pod| pod.node == *node));
     memory.unwell = Some(health.unwell.clone());
     Judged { rollout, health, usage }
-}
-
-/// Whether containers without a claim have CPUs that no claim can take, or are not kept off the claimed ones anyway.
-fn keeps_some_cpus(config: &DraDriverConfig) -> bool {
-    let cpu = config.spec.driver.cpu.as_ref();
-    cpu.is_none_or(|cpu| {
-        cpu.reserved_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()) || cpu.pinning == Some(Pinning::None)
-    })
 }
 
 /// Whether a pool counts for the config: where it gives way to an older one, only with a plugin of its own on the node.
@@ -138,7 +132,7 @@ fn is_served(pool: &Pool<'_>, view: &View<'_>) -> bool {
 /// A matcher for each class that is there, kept while the class stays as it is: it remembers its answers. What a class
 /// wants to be may be what the API server refuses, for one because it takes too long to evaluate.
 fn matchers(
-    config: &DraDriverConfig,
+    config: &Config,
     children: &[Live],
     kept: &mut HashMap<u64, Arc<Matcher>>,
 ) -> HashMap<String, Arc<Matcher>> {
@@ -175,7 +169,7 @@ mod tests {
         slices::device::Hold,
     };
 
-    fn live(config: &DraDriverConfig) -> Vec<Live> {
+    fn live(config: &Config) -> Vec<Live> {
         let settings = Settings { namespace: "ns".into(), image: "i".into(), ..Settings::default() };
         build::children(config, &settings).children.iter().map(|child| mk_live(config, child)).collect()
     }
@@ -270,7 +264,7 @@ mod tests {
             slices: vec![Arc::new(mk_slice("n", 1, 1, &["core-0-0"]))],
             ..Snapshot::default()
         };
-        let counted = |config: &DraDriverConfig| {
+        let counted = |config: &Config| {
             let view = View::new(config, &snapshot);
             let seen = Seen { children: &[], claims: &[], view: &view, refusal: None };
             judge(config, seen, &mut Memory::default(), at(0)).usage.devices.total

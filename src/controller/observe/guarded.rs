@@ -1,8 +1,9 @@
-//! A config as the API server has it, also one that no type can read: then as much of it as can be known. Pure.
+//! Where configs come in: each is parsed here, once. Of one that cannot be parsed, as much is kept as can be known. Pure.
 //!
-//! An unreadable object still has a plugin on its nodes, and must be able to go.
+//! The CRD rejects almost everything that is wrong, but the one in the cluster may be another release's. An object that
+//! cannot be parsed may still have a plugin on its nodes, and must be deletable.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -12,53 +13,96 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::api::{CpuSpec, DraDriverConfig, DraDriverConfigSpec, DriverSpec, NodePluginSpec, Reserved};
+use crate::{
+    api::{
+        CpuSettings, DraDriverConfig, DraDriverConfigStatus, DriverName, HealthSpec, NodePluginSettings, NodePluginSpec,
+    },
+    controller::config::Config,
+    drivers::kind::Kind,
+};
 
 /// A config, or what can be known of it.
 #[derive(Clone, Debug)]
 pub struct Guarded {
-    /// The object. Of one that cannot be read: its metadata, and what says where its plugin runs and how it goes.
-    pub config: DraDriverConfig,
-    /// Why it cannot be read.
+    /// The object. Of one that cannot be parsed: its metadata, and what says where its plugin runs and how it goes.
+    pub config: Config,
+    /// Why it cannot be parsed.
     pub invalid: Option<String>,
 }
 
 impl<'de> Deserialize<'de> for Guarded {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let object = Value::deserialize(deserializer)?;
-        match DraDriverConfig::deserialize(&object) {
+        let read = DraDriverConfig::deserialize(&object).map_err(|error| error.to_string());
+        let parsed = read.and_then(|read| Config::try_from(read).map_err(|fault| fault.to_string()));
+
+        match parsed {
             Ok(config) => Ok(Self { config, invalid: None }),
             Err(error) => {
                 let metadata = object.get("metadata").unwrap_or(&Value::Null);
                 let metadata = ObjectMeta::deserialize(metadata).map_err(D::Error::custom)?;
-                Ok(Self { config: known(metadata, &object), invalid: Some(error.to_string()) })
+                Ok(Self { config: known(metadata, &object), invalid: Some(error) })
             }
         }
     }
 }
 
 /// What is not readable is left out: a placement that cannot be read is every node.
-fn known(metadata: ObjectMeta, object: &Value) -> DraDriverConfig {
-    let has = |kind: &str| object.pointer("/spec/driver").is_some_and(|driver| driver.get(kind).is_some());
-    DraDriverConfig {
+fn known(metadata: ObjectMeta, object: &Value) -> Config {
+    let status: Option<DraDriverConfigStatus> = read(object, "/status");
+    let kind = known_kind(object);
+    // The name in effect is in the status, where the spec does not say it.
+    let in_spec = read(object, "/spec/driverName");
+    let in_status = status.as_ref().and_then(|status| status.driver_name.clone());
+    let names = [in_spec, in_status, Some(kind.default_driver_name().to_owned())];
+    let driver_name = names.into_iter().flatten().find_map(|name: String| name.parse().ok());
+
+    Config {
         metadata,
-        spec: DraDriverConfigSpec {
-            driver: DriverSpec {
-                cpu: has("cpu").then(CpuSpec::default),
-                memory: has("memory").then(Reserved::default),
-                network: has("network").then(Reserved::default),
-                external: has("external").then(Reserved::default),
-            },
-            driver_name: read(object, "/spec/driverName"),
-            node_plugin: Some(NodePluginSpec {
-                node_selector: read(object, "/spec/nodePlugin/nodeSelector"),
-                affinity: read(object, "/spec/nodePlugin/affinity"),
-                ..NodePluginSpec::default()
-            }),
-            deletion_policy: read(object, "/spec/deletionPolicy"),
-            ..DraDriverConfigSpec::default()
-        },
-        status: read(object, "/status"),
+        status,
+        driver_name: driver_name.unwrap_or_else(DriverName::unknown),
+        kind,
+        node_plugin: NodePluginSettings::from(NodePluginSpec {
+            node_selector: read(object, "/spec/nodePlugin/nodeSelector"),
+            affinity: read(object, "/spec/nodePlugin/affinity"),
+            ..NodePluginSpec::default()
+        }),
+        device_classes: Vec::new(),
+        publish_deadline: HealthSpec::DEFAULT_DEADLINE,
+        deletion_policy: read(object, "/spec/deletionPolicy").unwrap_or_default(),
+    }
+}
+
+/// Which devices the plugin of an object gives out that cannot be parsed: others must keep off its nodes.
+fn known_kind(object: &Value) -> Arc<dyn Kind> {
+    let has = |kind: &str| object.pointer("/spec/driver").is_some_and(|driver| driver.get(kind).is_some());
+    if has("cpu") {
+        return Arc::new(CpuSettings::default());
+    }
+    Arc::new(Unserved { devices: ["memory", "network"].into_iter().find(|kind| has(kind)) })
+}
+
+/// A kind that this release does not serve. Nothing is built for it.
+#[derive(Debug)]
+struct Unserved {
+    devices: Option<&'static str>,
+}
+
+impl Kind for Unserved {
+    fn devices(&self) -> Option<&str> {
+        self.devices
+    }
+
+    fn default_driver_name(&self) -> &'static str {
+        ""
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn why_no_device(&self) -> String {
+        "this release does not serve its kind of device".into()
     }
 }
 
@@ -97,6 +141,7 @@ impl Resource for Guarded {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Affinity;
     use serde_json::json;
 
     use super::*;
@@ -119,10 +164,10 @@ mod tests {
         let Guarded { config, invalid } = guarded(&object);
         assert!(invalid.is_some_and(|error| error.contains("invalid type")));
         assert_eq!(config.metadata.finalizers, Some(vec!["f".into()]));
-        assert!(config.spec.driver.cpu.is_some() && config.spec.driver.memory.is_none());
-        assert_eq!((config.spec.driver_name(), config.spec.deletion_policy()), ("x.cpu", DeletionPolicy::Force));
-        let plugin = config.spec.node_plugin();
-        assert_eq!((plugin.node_selector.unwrap()["pool"].as_str(), plugin.affinity), ("a", None));
+        assert_eq!(config.kind.devices(), Some("cpu"));
+        assert_eq!((&*config.driver_name, config.deletion_policy), ("x.cpu", DeletionPolicy::Force));
+        assert_eq!(config.node_plugin.node_selector["pool"], "a");
+        assert_eq!(config.node_plugin.affinity, Affinity::default());
         assert_eq!(config.status.unwrap().driver_name.as_deref(), Some("x.cpu"));
     }
 
@@ -139,6 +184,36 @@ mod tests {
     fn an_object_that_can_be_read_is_whole() {
         let object = json!({"metadata": {"name": "a"}, "spec": {"driver": {"cpu": {"reservedCPUs": "0"}}}});
         let Guarded { config, invalid } = guarded(&object);
-        assert_eq!((invalid, config.spec.driver.cpu.unwrap().reserved_cpus.as_deref()), (None, Some("0")));
+        assert_eq!(invalid, None);
+        assert!(config.kind.arguments().contains(&"--reserved-cpus=0".to_owned()));
+    }
+
+    #[test]
+    fn a_kind_that_an_older_crd_let_through_is_invalid_and_not_taken_for_cpus() {
+        for (driver, devices) in [
+            (json!({"memory": {}}), Some("memory")),
+            (json!({"network": {}}), Some("network")),
+            (json!({"external": {}}), None),
+        ] {
+            let Guarded { config, invalid } = guarded(&json!({"metadata": {"name": "a"}, "spec": {"driver": driver}}));
+            assert!(invalid.is_some_and(|error| error.contains("this release serves spec.driver.cpu only")));
+            assert_eq!(config.kind.devices(), devices);
+            assert_eq!(config.driver_name, DriverName::unknown(), "a CPU driver must not lose its slices to it");
+        }
+        let named =
+            json!({"metadata": {"name": "a"}, "spec": {"driver": {"memory": {}}}, "status": {"driverName": "x.mem"}});
+        assert_eq!(&*guarded(&named).config.driver_name, "x.mem");
+    }
+
+    #[test]
+    fn what_the_schema_lets_through_and_parsing_does_not_is_invalid() {
+        for (spec, message) in [
+            (json!({"driver": {"cpu": {"reservedCPUs": "all"}}}), "spec.driver.cpu.reservedCPUs is not a CPU list"),
+            (json!({"driver": {"cpu": {}}, "health": {"publishDeadline": "soon"}}), "publishDeadline must be"),
+            (json!({"driver": {"cpu": {}}, "driverName": "A"}), "spec.driverName: \"A\" is not a DNS subdomain"),
+        ] {
+            let invalid = guarded(&json!({"metadata": {"name": "a"}, "spec": spec})).invalid.unwrap();
+            assert!(invalid.contains(message), "{invalid}");
+        }
     }
 }

@@ -3,12 +3,10 @@
 use kube::{ResourceExt, core::DynamicObject};
 use serde_json::{Value, json};
 
-use crate::{
-    api::DraDriverConfig,
-    controller::{
-        build::{CONFIG_LABEL, FIELD_MANAGER, MANAGED_BY},
-        child::{ChildKey, ChildKind},
-    },
+use crate::controller::{
+    build::{CONFIG_LABEL, FIELD_MANAGER, MANAGED_BY},
+    child::{ChildKey, ChildKind},
+    config::Config,
 };
 
 /// A live object of a child's kind, whoever made it.
@@ -81,7 +79,7 @@ impl Live {
     }
 
     /// Whether `config` may write it.
-    pub fn is_of(&self, config: &DraDriverConfig) -> bool {
+    pub fn is_of(&self, config: &Config) -> bool {
         match &self.owner {
             Owner::Config { uid, .. } => Some(uid) == config.metadata.uid.as_ref(),
             Owner::Orphan { config: name } => *name == config.name_any(),
@@ -146,6 +144,7 @@ fn foreign(object: &DynamicObject) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::testing::mk_config;
 
     fn live(metadata: &Value) -> Live {
         let object = serde_json::from_value(json!({
@@ -154,8 +153,10 @@ mod tests {
         Live::of(ChildKind::DeviceClass, object.unwrap())
     }
 
-    fn config(name: &str, uid: &str) -> DraDriverConfig {
-        serde_json::from_value(json!({"metadata": {"name": name, "uid": uid}, "spec": {"driver": {}}})).unwrap()
+    fn config(name: &str, uid: &str) -> Config {
+        let mut config = mk_config(name, &json!({}));
+        config.metadata.uid = Some(uid.into());
+        config
     }
 
     /// As the API server notes what this operator applied.

@@ -7,9 +7,10 @@ use kube::ResourceExt;
 
 use super::Action;
 use crate::{
-    api::{DeletionPolicy, DraDriverConfig},
+    api::DeletionPolicy,
     controller::{
         child::ChildKind,
+        config::Config,
         observe::{Live, NodeFacts, PluginPod},
         view::View,
     },
@@ -40,7 +41,7 @@ pub enum Waiting {
 }
 
 /// Decides the next step.
-pub fn step(config: &DraDriverConfig, live: &[Live], view: &View<'_>) -> Step {
+pub fn step(config: &Config, live: &[Live], view: &View<'_>) -> Step {
     let View { claims, pods, nodes, own_slices, .. } = view;
     let ours: Vec<_> = live.iter().filter(|live| live.is_of(config)).collect();
     let delete = |wanted: &dyn Fn(ChildKind) -> bool| -> Vec<Action> {
@@ -52,7 +53,7 @@ pub fn step(config: &DraDriverConfig, live: &[Live], view: &View<'_>) -> Step {
     let mut step = Step { actions: delete(&|kind| kind == ChildKind::DeviceClass), slices: Vec::new(), waiting: None };
     let daemon_set = ours.iter().find(|live| live.key.kind == ChildKind::DaemonSet);
     // Without a plugin of ours nothing would be lost by going.
-    if daemon_set.is_some() && config.spec.deletion_policy() == DeletionPolicy::WaitForClaims && !claims.is_empty() {
+    if daemon_set.is_some() && config.deletion_policy == DeletionPolicy::WaitForClaims && !claims.is_empty() {
         let claims = claims.iter().map(|claim| format!("{}/{}", claim.namespace, claim.name));
         step.waiting = Some(Waiting::Claims(format!(
             "waiting for the claims that hold its devices: {}; delete the pods that use them, or set spec.deletionPolicy: Force",
@@ -113,7 +114,7 @@ mod tests {
         slices::device::Hold,
     };
 
-    fn live(config: &DraDriverConfig, kinds: &[ChildKind]) -> Vec<Live> {
+    fn live(config: &Config, kinds: &[ChildKind]) -> Vec<Live> {
         let child = |kind| Child { key: ChildKey { kind, name: "x".into() }, object: json!({}) };
         kinds.iter().map(|&kind| mk_live(config, &child(kind))).collect()
     }
@@ -137,7 +138,7 @@ mod tests {
         (0..count).map(claim).collect()
     }
 
-    fn stepped(config: &DraDriverConfig, kinds: &[ChildKind], snapshot: &Snapshot) -> Step {
+    fn stepped(config: &Config, kinds: &[ChildKind], snapshot: &Snapshot) -> Step {
         step(config, &live(config, kinds), &View::new(config, snapshot))
     }
 

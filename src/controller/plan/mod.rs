@@ -9,13 +9,11 @@ use std::{collections::BTreeSet, fmt};
 use jiff::Timestamp;
 
 pub use self::memory::{Memory, WATCH_LAG};
-use crate::{
-    api::DraDriverConfig,
-    controller::{
-        build::{APPLIED_HASH, Desired},
-        child::{Child, ChildKey, ChildKind},
-        observe::Live,
-    },
+use crate::controller::{
+    build::{APPLIED_HASH, Desired},
+    child::{Child, ChildKey, ChildKind},
+    config::Config,
+    observe::Live,
 };
 
 /// One step.
@@ -194,7 +192,7 @@ pub struct Plan {
 }
 
 /// Compares what is wanted with what is live.
-pub fn plan(config: &DraDriverConfig, desired: &Desired, live: &[Live], memory: &Memory, now: Timestamp) -> Plan {
+pub fn plan(config: &Config, desired: &Desired, live: &[Live], memory: &Memory, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
 
     // Each wanted child, in the order of application.
@@ -230,7 +228,7 @@ pub fn plan(config: &DraDriverConfig, desired: &Desired, live: &[Live], memory: 
 
 /// What to do about one child.
 fn step(
-    config: &DraDriverConfig,
+    config: &Config,
     child: &Child,
     live: Option<&Live>,
     memory: &Memory,

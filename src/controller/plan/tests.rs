@@ -10,15 +10,15 @@ use crate::controller::{
     testing::{at, mk_config, mk_live},
 };
 
-fn desired(config: &DraDriverConfig) -> Desired {
+fn desired(config: &Config) -> Desired {
     build::children(config, &Settings { namespace: "ns".into(), image: "img".into(), ..Settings::default() })
 }
 
-fn planned(config: &DraDriverConfig, live: &[Live]) -> Plan {
+fn planned(config: &Config, live: &[Live]) -> Plan {
     plan(config, &desired(config), live, &Memory::default(), at(0))
 }
 
-fn all_live(config: &DraDriverConfig) -> Vec<Live> {
+fn all_live(config: &Config) -> Vec<Live> {
     desired(config).children.iter().map(|child| mk_live(config, child)).collect()
 }
 

@@ -4,8 +4,9 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::{
-    api::{DraDriverConfig, DraDriverConfigStatus},
+    api::DraDriverConfigStatus,
     controller::{
+        config::Config,
         judge::{self, Judged},
         plan, status,
     },
@@ -48,11 +49,11 @@ struct Written {
 
 impl WrittenStatus {
     /// The config with the status it has by now, where the watch has yet to show what was written.
-    pub(super) fn latest(&self, config: &DraDriverConfig) -> DraDriverConfig {
+    pub(super) fn latest(&self, config: &Config) -> Config {
         let version = version(config);
         let newer = self.last.as_ref().filter(|written| written.version > version);
         let status = newer.map(|written| written.status.clone());
-        DraDriverConfig { status: status.or_else(|| config.status.clone()), ..config.clone() }
+        Config { status: status.or_else(|| config.status.clone()), ..config.clone() }
     }
 
     /// Whether `after` is written now: not where it says what `before` says, nor, for a moment, where it only counts
@@ -80,13 +81,13 @@ impl WrittenStatus {
     }
 
     /// Notes what was written; nothing where the object is gone.
-    pub(super) fn wrote(&mut self, stored: Option<&DraDriverConfig>, status: DraDriverConfigStatus, now: Timestamp) {
+    pub(super) fn wrote(&mut self, stored: Option<&Config>, status: DraDriverConfigStatus, now: Timestamp) {
         self.last = stored.map(|stored| Written { version: version(stored), at: now, status });
     }
 }
 
 /// Resource versions only grow (KEP-5504); 0 where there is none.
-fn version(config: &DraDriverConfig) -> u64 {
+fn version(config: &Config) -> u64 {
     config.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
@@ -122,7 +123,7 @@ mod tests {
         DraDriverConfigStatus { devices: Some(DeviceCounts { total, ..DeviceCounts::default() }), ..Default::default() }
     }
 
-    fn stored(version: &str) -> DraDriverConfig {
+    fn stored(version: &str) -> Config {
         let mut config = mk_config("cpu", &json!({}));
         config.metadata.resource_version = Some(version.into());
         config

@@ -27,10 +27,11 @@ use self::{
     requeue::{ASK_WHY, LOOK_AGAIN, Requeue, backoff},
 };
 use crate::{
-    api::{DraDriverConfig, DraDriverConfigStatus},
+    api::DraDriverConfigStatus,
     controller::{
         apply::{Report, WriteError, Writer, object::has_finalizer},
         build::{self, Settings},
+        config::Config,
         judge::{Judged, Seen, daemon_set, judge, rollout},
         metrics::Failure,
         observe::{self, Caches, Guarded},
@@ -156,7 +157,7 @@ async fn reconcile_once(guarded: &Guarded, context: &Context, now: Timestamp) ->
 #[derive(Clone, Copy)]
 struct Subject<'a> {
     /// The config, with the status it has by now.
-    config: &'a DraDriverConfig,
+    config: &'a Config,
     /// The cluster.
     snapshot: &'a Snapshot,
     /// The config's part of it.
@@ -344,7 +345,7 @@ impl Context {
     /// Writes the status where it says something new, and the Events that the change and the writes are worth.
     async fn publish(
         &self,
-        config: &DraDriverConfig,
+        config: &Config,
         status: DraDriverConfigStatus,
         report: &Report,
         memory: &mut Remembered,

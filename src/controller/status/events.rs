@@ -4,17 +4,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::{Event, EventType};
 
 use crate::{
-    api::{ClassStatus, DraDriverConfig, DraDriverConfigStatus, conditions::ConditionType},
+    api::{ClassStatus, DraDriverConfigStatus, conditions::ConditionType},
     controller::{
         apply::{Dropped, Report},
         child::ChildKey,
+        config::Config,
         judge::usage::ABORTS_CLAIMS,
     },
 };
 
 /// An Event for each object of ours that somebody had edited and that was corrected, and a warning for each that the API
 /// server accepted and changed. The objects of a new or edited config are written without one: that is no news.
-pub fn of_writes(config: &DraDriverConfig, report: &Report) -> Vec<Event> {
+pub fn of_writes(config: &Config, report: &Report) -> Vec<Event> {
     let observed = config.status.as_ref().and_then(|status| status.observed_generation);
     let is_settled = config.metadata.generation == observed;
     let was_kept = |key: &ChildKey| report.dropped.iter().all(|dropped| dropped.key != *key);

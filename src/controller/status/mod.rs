@@ -11,12 +11,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
     api::{
-        ClassStatus, DraDriverConfig, DraDriverConfigStatus, NodeCounts,
+        ClassStatus, DraDriverConfigStatus, NodeCounts,
         conditions::{self, ConditionType, Reason, Stated},
     },
     controller::{
         apply::Failed,
         child::ChildKind,
+        config::Config,
         judge::{
             health::SliceHealth,
             rollout::{Progress, Rollout},
@@ -36,7 +37,7 @@ const LONGEST_CLASS_MESSAGE: usize = 1000;
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// The object, with the status it has.
-    pub config: &'a DraDriverConfig,
+    pub config: &'a Config,
     /// What the cluster lacks, in words.
     pub lacks: Option<&'a str>,
     /// The older config that it gives way to.
@@ -79,7 +80,7 @@ pub fn status(facts: &Facts<'_>) -> DraDriverConfigStatus {
     DraDriverConfigStatus {
         observed_generation: generation,
         conditions: conditions::next(before, stated(facts), generation, facts.now),
-        driver_name: Some(facts.config.spec.driver_name().to_owned()),
+        driver_name: Some(facts.config.driver_name.to_string()),
         nodes: Some(NodeCounts {
             desired,
             ready,
@@ -188,7 +189,8 @@ fn block_message(facts: &Facts<'_>, block: &Block) -> String {
             format!("{key} is there and belongs to {owner}: rename one of the two, or delete it")
         }
         Block::Refused { key, message } if key.kind == ChildKind::DeviceClass => {
-            let message = policy::in_terms_of_policy(&facts.config.spec, &key.name, message);
+            let config = facts.config;
+            let message = policy::in_terms_of_policy(&config.device_classes, &config.driver_name, &key.name, message);
             format!("the API server refuses {key}: {message}")
         }
         Block::Refused { key, message } => format!("the API server refuses {key}: {message}"),
@@ -250,17 +252,17 @@ fn healthy(facts: &Facts<'_>) -> (Option<bool>, Reason, String) {
         let words = format!("{publishing} of {} with a complete pool of devices", nodes(facts.rollout.desired));
         return (None, Reason::Publishing, words);
     }
-    let words = format!("{} with a complete pool of devices{}", nodes(count(*publishing)), full(&facts.usage.full));
+    let words = format!("{} with a complete pool of devices{}", nodes(count(*publishing)), full(facts));
     (Some(true), Reason::Healthy, words)
 }
 
-/// What becomes of containers without a claim where claims leave them no CPU.
-fn full(full: &[String]) -> String {
-    let Some(first) = full.first() else { return String::new() };
-    format!(
-        "; on {} (such as {first}) claims hold every CPU, so that containers without a claim run on these CPUs too: spec.driver.cpu.reservedCPUs keeps some for them",
-        nodes(count(full.len()))
-    )
+/// What it means for others that claims hold every device of some nodes.
+fn full(facts: &Facts<'_>) -> String {
+    let full = &facts.usage.full;
+    let (Some(first), Some(consequence)) = (full.first(), facts.config.kind.when_all_held()) else {
+        return String::new();
+    };
+    format!("; claims hold every device on {} (such as {first}): {consequence}", nodes(count(full.len())))
 }
 
 fn nodes(count: i32) -> String {

@@ -42,8 +42,8 @@ fn facts_of(held: &Held) -> Facts<'_> {
 
 /// What facts may borrow.
 struct Held {
-    config: DraDriverConfig,
-    going: DraDriverConfig,
+    config: Config,
+    going: Config,
     serving: Rollout,
     underway: Rollout,
     halted: Rollout,
@@ -186,7 +186,7 @@ fn devices_are_healthy_only_where_every_node_that_should_publishes() {
 #[test]
 fn a_node_that_joins_what_is_ready_takes_no_readiness_from_the_others() {
     let joining = rollout(2, 1, Progress::Joining("1 of 2 nodes run the plugin".into()));
-    let after = |change: &dyn Fn(&mut DraDriverConfig)| {
+    let after = |change: &dyn Fn(&mut Config)| {
         let mut held = Held::default();
         held.config.status = Some(status(&facts_of(&Held::default())));
         change(&mut held.config);
@@ -197,7 +197,7 @@ fn a_node_that_joins_what_is_ready_takes_no_readiness_from_the_others() {
     let rolling_out = "Ready=False/RollingOut";
     assert_eq!(after(&|config| config.status = None).0, rolling_out, "the first roll-out");
     assert_eq!(after(&|config| config.metadata.generation = Some(2)).0, rolling_out, "it was edited");
-    let lost = |config: &mut DraDriverConfig| config.status.as_mut().unwrap().nodes.as_mut().unwrap().ready = 2;
+    let lost = |config: &mut Config| config.status.as_mut().unwrap().nodes.as_mut().unwrap().ready = 2;
     assert_eq!(after(&lost).0, rolling_out, "a node that served serves no longer");
 }
 
@@ -218,7 +218,7 @@ fn a_class_says_why_it_is_not_there() {
 #[test]
 fn a_class_that_is_refused_names_the_field_of_the_config() {
     let mut held = Held::default();
-    held.config.spec.device_classes[0].selectors = vec!["device.driver ==".into()];
+    held.config.device_classes[0].selectors = vec!["device.driver ==".into()];
     let key = ChildKey { kind: ChildKind::DeviceClass, name: "a".into() };
     let message = "DeviceClass \"a\" is invalid: spec.selectors[1].cel.expression: Invalid value".to_owned();
     let blocks = [Block::Refused { key, message }];

@@ -19,8 +19,10 @@ use kube::ResourceExt;
 
 use self::placement::{Placement, SharedNodes};
 use crate::{
-    api::DraDriverConfig,
-    controller::observe::{ClaimFacts, Live, NodeFacts, PluginPod},
+    controller::{
+        config::Config,
+        observe::{ClaimFacts, Live, NodeFacts, PluginPod},
+    },
     slices::pool::{Pool, pools},
 };
 
@@ -28,7 +30,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Every config that can be read.
-    pub configs: Vec<Arc<DraDriverConfig>>,
+    pub configs: Vec<Arc<Config>>,
     /// Every object of children's kinds.
     pub children: Vec<Live>,
     /// Every slice.
@@ -75,9 +77,9 @@ pub struct Overlap {
 
 impl<'a> View<'a> {
     /// Looks at `snapshot` as `config`.
-    pub fn new(config: &DraDriverConfig, snapshot: &'a Snapshot) -> Self {
+    pub fn new(config: &Config, snapshot: &'a Snapshot) -> Self {
         let nodes: BTreeMap<_, _> = snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
-        let driver = config.spec.driver_name();
+        let driver: &str = &config.driver_name;
         let own = Placement::of(config);
         let rivals: Vec<_> = snapshot
             .configs
@@ -85,7 +87,7 @@ impl<'a> View<'a> {
             .filter(|other| other.metadata.uid != config.metadata.uid && contend(other, config))
             .map(|other| (other, Placement::of(other)))
             .collect();
-        let others: Vec<_> = rivals.iter().filter(|(rival, _)| rival.spec.driver_name() == driver).collect();
+        let others: Vec<_> = rivals.iter().filter(|(rival, _)| rival.driver_name == config.driver_name).collect();
         let known = |node: Option<&String>| node.and_then(|node| nodes.get(node.as_str()).copied());
         let is_others = |node: &NodeFacts| others.iter().any(|(_, other)| other.selects(node));
         let is_ours = |node: Option<&String>| known(node).is_none_or(|node| own.selects(node) || !is_others(node));
@@ -108,7 +110,7 @@ impl<'a> View<'a> {
             .filter(|(rival, _)| rival.metadata.deletion_timestamp.is_none() && is_older(rival, config))
             .find_map(|(rival, other)| {
                 let shared = own.shared(other, &snapshot.nodes)?;
-                Some(Overlap { older: rival.name_any(), driver: rival.spec.driver_name().to_owned(), shared })
+                Some(Overlap { older: rival.name_any(), driver: rival.driver_name.to_string(), shared })
             });
         let name = config.name_any();
         let pods: Vec<_> = snapshot.pods.iter().filter(|pod| pod.config == name).collect();
@@ -128,14 +130,14 @@ impl<'a> View<'a> {
 
 /// Whether two configs must not run their plugins on one node: they would give out the same devices, or be one driver to
 /// the kubelet.
-fn contend(other: &DraDriverConfig, config: &DraDriverConfig) -> bool {
-    let devices = config.spec.driver.devices();
-    other.spec.driver_name() == config.spec.driver_name() || devices.is_some() && other.spec.driver.devices() == devices
+fn contend(other: &Config, config: &Config) -> bool {
+    let devices = config.kind.devices();
+    other.driver_name == config.driver_name || devices.is_some() && other.kind.devices() == devices
 }
 
 /// The younger of two configs gives way; names decide between twins.
-fn is_older(other: &DraDriverConfig, config: &DraDriverConfig) -> bool {
-    let age = |config: &DraDriverConfig| (config.creation_timestamp().map(|time| time.0), config.name_any());
+fn is_older(other: &Config, config: &Config) -> bool {
+    let age = |config: &Config| (config.creation_timestamp().map(|time| time.0), config.name_any());
     age(other) < age(config)
 }
 
@@ -147,7 +149,7 @@ mod tests {
     use crate::{
         controller::{
             observe::Held,
-            testing::{mk_config, mk_node, mk_pod, mk_slice},
+            testing::{Fabric, mk_config, mk_node, mk_pod, mk_slice},
         },
         slices::device::Hold,
     };
@@ -156,7 +158,7 @@ mod tests {
         NodeFacts { labels: [("pool".to_owned(), pool.to_owned())].into(), ..mk_node(name) }
     }
 
-    fn selecting(name: &str, pool: &str) -> DraDriverConfig {
+    fn selecting(name: &str, pool: &str) -> Config {
         mk_config(name, &json!({"nodePlugin": {"nodeSelector": {"pool": pool}}}))
     }
 
@@ -224,7 +226,7 @@ mod tests {
     fn two_drivers_of_one_kind_contend_for_a_node_whatever_their_names() {
         let old = mk_config("a", &json!({"driverName": "a.cpu"}));
         let young = mk_config("b", &json!({"driverName": "b.cpu"}));
-        let overlap = |old: &DraDriverConfig| {
+        let overlap = |old: &Config| {
             let snapshot = Snapshot {
                 configs: vec![Arc::new(old.clone()), Arc::new(young.clone())],
                 nodes: vec![mk_node("n")],
@@ -235,7 +237,7 @@ mod tests {
         let shared = SharedNodes::Node("n".into());
         assert_eq!(overlap(&old), Some(Overlap { older: "a".into(), driver: "a.cpu".into(), shared }));
         let mut other_kind = old;
-        other_kind.spec.driver = serde_json::from_value(json!({"memory": {}})).unwrap();
+        other_kind.kind = Arc::new(Fabric);
         assert_eq!(overlap(&other_kind), None);
     }
 

@@ -6,10 +6,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
-use crate::{
-    api::{DraDriverConfig, NodePluginSpec},
-    controller::observe::NodeFacts,
-};
+use crate::controller::{config::Config, observe::NodeFacts};
 
 /// Where one config's plugin may run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,13 +26,12 @@ pub enum SharedNodes {
 
 impl Placement {
     /// As the config says.
-    pub fn of(config: &DraDriverConfig) -> Self {
-        let NodePluginSpec { node_selector, affinity, .. } = config.spec.node_plugin();
+    pub fn of(config: &Config) -> Self {
+        let affinity = config.node_plugin.affinity.node_affinity.as_ref();
+        let required = affinity.and_then(|nodes| nodes.required_during_scheduling_ignored_during_execution.as_ref());
         Self {
-            labels: node_selector.unwrap_or_default(),
-            terms: affinity
-                .and_then(|affinity| affinity.node_affinity?.required_during_scheduling_ignored_during_execution)
-                .map(|required| required.node_selector_terms),
+            labels: config.node_plugin.node_selector.clone(),
+            terms: required.map(|required| required.node_selector_terms.clone()),
         }
     }
 
@@ -88,6 +84,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::controller::testing::mk_config;
 
     fn node(name: &str, labels: &[(&str, &str)]) -> NodeFacts {
         let labels = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
@@ -95,12 +92,7 @@ mod tests {
     }
 
     fn placement(plugin: &Value) -> Placement {
-        Placement::of(
-            &serde_json::from_value(json!({
-                "metadata": {"name": "a"}, "spec": {"driver": {"cpu": {}}, "nodePlugin": plugin},
-            }))
-            .unwrap(),
-        )
+        Placement::of(&mk_config("a", &json!({"nodePlugin": plugin})))
     }
 
     fn affine(expression: &Value) -> Placement {

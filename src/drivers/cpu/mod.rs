@@ -9,6 +9,7 @@ mod attributes;
 mod cores;
 mod devices;
 mod identity;
+mod kind;
 mod memory;
 mod online;
 mod parameters;

@@ -4,6 +4,7 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 
 use super::*;
 use crate::{
+    api::CpuSettings,
     controller::{
         observe::Trouble,
         testing::{at, mk_node, mk_pod, mk_slice},
@@ -35,7 +36,9 @@ fn judged_with(
     let pods: Vec<_> = pods.iter().collect();
     let nodes = nodes.iter().map(|node| (node.name.as_str(), node)).collect();
     let pools = pools(slices);
-    judge(&pods, podless, &nodes, &pools.iter().collect::<Vec<_>>(), DEADLINE, before, at(now))
+    let pools: Vec<_> = pools.iter().collect();
+    let seen = Seen { pods: &pods, podless, nodes: &nodes, pools: &pools, kind: &CpuSettings::default() };
+    judge(&seen, before, DEADLINE, at(now))
 }
 
 #[test]

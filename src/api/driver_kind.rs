@@ -1,0 +1,71 @@
+//! `spec.driver` after parsing: only kinds that this release serves, with every default resolved. Pure.
+
+use super::{CpuSettings, DriverSpec, Fault};
+
+/// What kind of devices a driver serves, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriverKind {
+    /// The node's CPUs.
+    Cpu(CpuSettings),
+}
+
+/// The CRD's message for a union with none or several members.
+pub(super) const EXACTLY_ONE: &str = "spec.driver takes exactly one kind, such as `cpu: {}`; for a driver of another kind create a second DraDriverConfig";
+/// The CRD's message for a member that is reserved for a later release.
+pub(super) const SERVED: &str =
+    "this release serves spec.driver.cpu only: memory, network and external are reserved names";
+
+impl TryFrom<&DriverSpec> for DriverKind {
+    type Error = Fault;
+
+    /// Says what the CRD's rules say: a CRD of another release may let through what this one does not serve.
+    fn try_from(spec: &DriverSpec) -> Result<Self, Fault> {
+        let fault = |message: &str| Fault { path: "spec.driver".into(), message: message.into() };
+        let reserved = [spec.memory.is_some(), spec.network.is_some(), spec.external.is_some()];
+        match (&spec.cpu, reserved.into_iter().filter(|there| *there).count()) {
+            (Some(cpu), 0) => Ok(Self::Cpu(cpu.try_into()?)),
+            (None, 1) => Err(fault(SERVED)),
+            _ => Err(fault(EXACTLY_ONE)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::{Granularity, Pinning};
+
+    fn parse(driver: &Value) -> Result<DriverKind, String> {
+        let spec: DriverSpec = serde_json::from_value(driver.clone()).unwrap();
+        DriverKind::try_from(&spec).map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn defaults_are_resolved() {
+        let DriverKind::Cpu(cpu) = parse(&json!({"cpu": {}})).unwrap();
+        assert_eq!((cpu.granularity, cpu.pinning), (Granularity::Core, Pinning::Nri));
+        assert!(cpu.reserved_cpus.is_empty());
+
+        let DriverKind::Cpu(cpu) = parse(&json!({"cpu": {"reservedCPUs": "8,0-1", "pinning": "None"}})).unwrap();
+        assert_eq!((cpu.reserved_cpus.to_string().as_str(), cpu.pinning), ("0-1,8", Pinning::None));
+    }
+
+    #[test]
+    fn no_other_kind_becomes_cpu() {
+        for kind in ["memory", "network", "external"] {
+            assert_eq!(parse(&json!({kind: {}})), Err(format!("spec.driver: {SERVED}")));
+            assert_eq!(parse(&json!({"cpu": {}, kind: {}})), Err(EXACTLY_ONE.into()));
+        }
+        assert_eq!(parse(&json!({})), Err(EXACTLY_ONE.into()));
+    }
+
+    #[test]
+    fn reserved_cpus_that_are_not_a_list_are_rejected() {
+        for bad in ["3-1", "all", "0;1", "0-99999"] {
+            let error = parse(&json!({"cpu": {"reservedCPUs": bad}})).unwrap_err();
+            assert!(error.starts_with("spec.driver.cpu.reservedCPUs is not a CPU list: "), "{error}");
+        }
+    }
+}
