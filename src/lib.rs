@@ -10,6 +10,8 @@ pub mod cpuset;
 mod digest;
 mod dns;
 pub mod drivers;
+#[cfg(test)]
+mod fake_api;
 pub mod host;
 mod http;
 pub mod plugin;

@@ -3,8 +3,6 @@
 //! One watch on the driver's slices of this node; who deletes or changes one (the kubelet deletes all when it starts)
 //! sees it put right. In a steady state nothing is written.
 
-#[cfg(test)]
-pub(crate) mod fake_api;
 mod pace;
 mod seen;
 

@@ -19,12 +19,12 @@ use crate::{
     api::Granularity,
     cpuset::CpuSet,
     drivers::cpu::CpuDriver,
+    fake_api::FakeApi,
     host::Host,
     plugin::kubelet::grpc::{
         dra::{self, dra_plugin_client::DraPluginClient},
         registration::{self, registration_client::RegistrationClient},
     },
-    slices::publish::fake_api::FakeApi,
 };
 
 /// A machine of 16 CPUs, each a core (`core-0-<n>` is CPU n), with directories of its own, and the API server.

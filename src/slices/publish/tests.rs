@@ -5,10 +5,8 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{
-    fake_api::{FakeApi, SLICES},
-    *,
-};
+use super::*;
+use crate::fake_api::{FakeApi, SLICES};
 
 const NODE: &str = "/api/v1/nodes/node-1";
 
