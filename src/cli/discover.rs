@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = host.observe_machine();
     let whole = CpuDevices::new(&machine, args.granularity, &CpuSet::default());
     let driver = CpuDevices::new(&machine, args.granularity, &args.reserved_cpus);
-    let Inventory { devices, warnings } = driver.inventory();
+    let Inventory { devices, warnings } = &**driver.inventory();
     for warning in warnings {
         eprintln!("warning: {warning}");
     }

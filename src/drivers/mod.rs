@@ -27,6 +27,12 @@ pub struct Inventory {
     pub warnings: Vec<String>,
 }
 
+impl AsRef<[Device]> for Inventory {
+    fn as_ref(&self) -> &[Device] {
+        &self.devices
+    }
+}
+
 /// One device that a claim was given: one `status.allocation.devices.results` entry, with its configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllocatedDevice {

@@ -3,8 +3,9 @@
 //! Of several instances on a node only the active one owns the state: it publishes, prepares, and is connected to NRI.
 //! One that has handed over keeps its sockets, so that calls in flight end, and stands by.
 
+mod publish;
+
 use std::{
-    collections::BTreeSet,
     convert::Infallible,
     path::{Path, PathBuf},
     sync::Arc,
@@ -31,7 +32,6 @@ use crate::{
         nri,
         readiness::{Part, Readiness},
     },
-    slices::publish::{PublishCounters, Published, Publisher},
 };
 
 /// How often a checkpoint that cannot be read is tried again: a person may have mended it.
@@ -114,7 +114,7 @@ impl NodePlugin {
     /// Publishes and keeps slices, until told to stop, and nothing else.
     pub async fn publish_only(&self, stop: CancellationToken) {
         tokio::select! {
-            never = self.publish(watch::Sender::default().subscribe()) => match never {},
+            never = self.publish(None) => match never {},
             () = stop.cancelled() => {}
         }
     }
@@ -175,7 +175,7 @@ impl NodePlugin {
             self.readiness.set(Part::Active, Ok(()));
             self.metrics.active.set(1);
             tokio::select! {
-                never = self.publish_free(claims, active.subscribe()) => match never {},
+                never = self.publish_active(claims, active.subscribe()) => match never {},
                 never = self.enforce(claims, nri, active) => match never {},
                 () = self.step_down(handover, &leadership, claims) => {}
             }
@@ -189,62 +189,17 @@ impl NodePlugin {
         }
     }
 
+    /// Publishes from when the claims are known, or cannot be.
+    async fn publish_active(&self, claims: &Claims, mut active: watch::Receiver<bool>) -> Infallible {
+        // The sender is the caller's, and outlives this.
+        active.wait_for(|active| *active).await.ok();
+        self.publish(Some(claims)).await
+    }
+
     /// Returns when another instance shall lead and no call is in flight here: until then NRI is there for them.
     async fn step_down(&self, handover: &Handover, leadership: &Leadership, claims: &Claims) {
         handover.challenged(leadership).await;
         claims.deactivate().await;
-    }
-
-    /// Keeps the slices published, without what claims hold through devices that are no more. Begins when the claims are
-    /// known, or cannot be.
-    async fn publish_free(&self, claims: &Claims, mut active: watch::Receiver<bool>) -> Infallible {
-        // The sender is the caller's, and outlives this.
-        active.wait_for(|active| *active).await.ok();
-        let mut changes = claims.changes();
-        let names = watch::Sender::new(BTreeSet::new());
-        let withhold = async {
-            loop {
-                let now = claims.withheld();
-                names.send_if_modified(|names| std::mem::replace(names, now.clone()) != now);
-                // Not with the value borrowed: who changes the claims tells of it with them locked.
-                if changes.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
-        };
-        tokio::select! {
-            // First what is withheld, then the slices.
-            biased;
-            never = withhold => never,
-            never = self.publish(names.subscribe()) => never,
-        }
-    }
-
-    /// Keeps the slices published.
-    async fn publish(&self, withheld: watch::Receiver<BTreeSet<String>>) -> Infallible {
-        let status = watch::Sender::new(Published::default());
-        let mut told = status.subscribe();
-        let settings = &self.settings;
-        let counters =
-            PublishCounters { writes: self.metrics.slice_writes.clone(), errors: self.metrics.slice_errors.clone() };
-        let inventory = Arc::clone(&self.driver.inventory().borrow());
-        let devices = &inventory.devices;
-        let publisher = Publisher::new(
-            self.client.clone(),
-            &settings.driver_name,
-            &settings.node_name,
-            devices,
-            withheld,
-            counters,
-        );
-        let tell = |published: &Published| {
-            let problem = || published.problem.clone().unwrap_or_else(|| "not yet".to_owned());
-            self.readiness.set(Part::Slices, published.complete.then_some(()).ok_or_else(problem));
-        };
-        tokio::select! {
-            never = publisher.run(&status) => never,
-            never = follow(&mut told, tell) => never,
-        }
     }
 
     /// Takes the claims over, lets the kubelet in, and enforces the claims through NRI.

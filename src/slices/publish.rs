@@ -6,7 +6,7 @@
 mod pace;
 mod seen;
 
-use std::{collections::BTreeSet, convert::Infallible};
+use std::{collections::BTreeSet, convert::Infallible, sync::Arc};
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::{
@@ -42,6 +42,15 @@ pub struct Published {
     pub problem: Option<String>,
 }
 
+/// The devices to publish, in an order that stays the same.
+#[derive(Clone)]
+pub struct Offered {
+    /// All devices of the node. Shared with the driver: on a node with many devices each copy of them is megabytes.
+    pub devices: Arc<dyn AsRef<[Device]> + Send + Sync>,
+    /// Those that are left out, by name.
+    pub withheld: BTreeSet<String>,
+}
+
 /// What is counted.
 #[derive(Clone, Debug, Default)]
 pub struct PublishCounters {
@@ -63,12 +72,11 @@ enum PublishError {
 }
 
 /// Publishes the slices of one driver on one node.
-pub struct Publisher<'a> {
+pub struct Publisher {
     client: Client,
     slices: Api<ResourceSlice>,
     pool: NodePool,
-    devices: &'a [Device],
-    withheld: watch::Receiver<BTreeSet<String>>,
+    offered: watch::Receiver<Offered>,
     counters: PublishCounters,
     seen: Seen,
     kept: Kept,
@@ -77,22 +85,20 @@ pub struct Publisher<'a> {
     published: bool,
 }
 
-impl<'a> Publisher<'a> {
-    /// The slices with `devices`, in their order, of `driver` on `node`; those `withheld`, by name, are left out.
+impl Publisher {
+    /// The slices with what is `offered` by `driver` on `node`.
     pub fn new(
         client: Client,
         driver: &str,
         node: &str,
-        devices: &'a [Device],
-        withheld: watch::Receiver<BTreeSet<String>>,
+        offered: watch::Receiver<Offered>,
         counters: PublishCounters,
     ) -> Self {
         Self {
             slices: Api::all(client.clone()),
             client,
             pool: NodePool { driver: driver.to_owned(), node: node.to_owned(), owner: None },
-            devices,
-            withheld,
+            offered,
             counters,
             seen: Seen::default(),
             kept: Kept::default(),
@@ -134,7 +140,7 @@ impl<'a> Publisher<'a> {
                     event = events.next() => if self.note(event) && due.is_none() {
                         due = Some(Instant::now() + pace.pause(Instant::now()));
                     },
-                    Ok(()) = self.withheld.changed() => due = due.or(Some(Instant::now() + pace.pause(Instant::now()))),
+                    Ok(()) = self.offered.changed() => due = due.or(Some(Instant::now() + pace.pause(Instant::now()))),
                     () = until(due) => break,
                 }
             }
@@ -175,12 +181,15 @@ impl<'a> Publisher<'a> {
 
     /// What to write. The wanted slices are not kept: on a node with many devices each copy of them is megabytes.
     fn changes(&mut self) -> Vec<Change> {
-        let withheld = self.withheld.borrow_and_update();
-        let wanted = if withheld.is_empty() {
-            self.pool.pack(self.devices)
-        } else {
-            let offered = self.devices.iter().filter(|device| !withheld.contains(&device.name));
-            self.pool.pack(&offered.cloned().collect::<Vec<_>>())
+        let wanted = {
+            let offered = self.offered.borrow_and_update();
+            let (devices, withheld) = ((*offered.devices).as_ref(), &offered.withheld);
+            if withheld.is_empty() {
+                self.pool.pack(devices)
+            } else {
+                let left = devices.iter().filter(|device| !withheld.contains(&device.name));
+                self.pool.pack(&left.cloned().collect::<Vec<_>>())
+            }
         };
         diff(wanted, &self.seen.slices(), &self.kept)
     }

@@ -1,6 +1,6 @@
 //! The devices that a machine's CPUs make, and what claims of them get. Pure.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::resource::v1::Device;
 
@@ -19,7 +19,7 @@ use crate::{
 /// The CPUs of one machine as devices.
 #[derive(Clone, Debug)]
 pub struct CpuDevices {
-    inventory: Inventory,
+    inventory: Arc<Inventory>,
     offered: BTreeMap<String, Offer>,
     online: CpuSet,
 }
@@ -39,11 +39,11 @@ impl CpuDevices {
         let widest = cores.iter().map(|core| core.cpus.len()).max().unwrap_or(0);
         let of_machine = OfMachine::new(machine, cores.len(), widest);
         let mut driver = Self {
-            inventory: Inventory { devices: Vec::new(), warnings: machine.warnings.clone() },
+            inventory: Arc::new(Inventory { devices: Vec::new(), warnings: machine.warnings.clone() }),
             offered: BTreeMap::new(),
             online: machine.online(),
         };
-        driver.inventory.warnings.extend(contradictions);
+        driver.inventory_mut().warnings.extend(contradictions);
         driver.warn_of_reservation(reserved);
         match granularity {
             Granularity::Core => driver.offer_cores(machine, &of_machine, &cores, reserved),
@@ -58,8 +58,13 @@ impl CpuDevices {
     }
 
     /// The devices, and what could not be read.
-    pub fn inventory(&self) -> &Inventory {
+    pub fn inventory(&self) -> &Arc<Inventory> {
         &self.inventory
+    }
+
+    /// Not shared before it is complete, so nothing is copied.
+    fn inventory_mut(&mut self) -> &mut Inventory {
+        Arc::make_mut(&mut self.inventory)
     }
 
     /// The CPUs of all `devices`, named also in `DRA_CPUS_<REQUEST>`; and the NUMA nodes they are on, where each is
@@ -132,21 +137,23 @@ impl CpuDevices {
     ) {
         let has_memory = |node: &u32| machine.numa_nodes.get(node).and_then(|node| node.has_memory) == Some(true);
         let memory_node = numa_node.filter(has_memory);
-        self.inventory.devices.push(Device { name: name.clone(), attributes: Some(attributes), ..Device::default() });
+        self.inventory_mut().devices.push(Device {
+            name: name.clone(),
+            attributes: Some(attributes),
+            ..Device::default()
+        });
         self.offered.insert(name, Offer { cpus, memory_node });
     }
 
     fn warn_of_reservation(&mut self, reserved: &CpuSet) {
         let elsewhere = reserved.difference(&self.online);
         if !elsewhere.is_empty() {
-            self.inventory
-                .warnings
-                .push(format!("reserved CPUs {elsewhere} are not online on this node: nothing is reserved there"));
+            let warning = format!("reserved CPUs {elsewhere} are not online on this node: nothing is reserved there");
+            self.inventory_mut().warnings.push(warning);
         }
         if !self.online.is_empty() && self.online.is_subset(reserved) {
-            self.inventory
-                .warnings
-                .push(format!("every online CPU ({}) is reserved: no device is offered", self.online));
+            let warning = format!("every online CPU ({}) is reserved: no device is offered", self.online);
+            self.inventory_mut().warnings.push(warning);
         }
     }
 }

@@ -40,7 +40,7 @@ impl CpuDriver {
         // First, so that what changes while the machine is read is noticed.
         let online = host.observe_online();
         let devices = CpuDevices::new(&host.observe_machine(), granularity, reserved);
-        let inventory = watch::Sender::new(Arc::new(devices.inventory().clone()));
+        let inventory = watch::Sender::new(Arc::clone(devices.inventory()));
         Self { host, online, devices, inventory }
     }
 }

@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::api::resource::v1::Device;
 use tokio::{
     sync::{Notify, RwLock, watch},
     task::yield_now,
@@ -241,12 +242,11 @@ impl Claims {
         Ok(())
     }
 
-    /// The devices that must not be offered. All of them while the checkpoint cannot be read: no claim could be prepared.
+    /// Which of these devices must not be offered. All of them while the checkpoint cannot be read: no claim could be prepared.
     /// Otherwise those that overlap with a device that a claim holds and that does not exist any more, as after a change
     /// of granularity: the scheduler knows only the old device to be taken.
-    pub fn withheld(&self) -> BTreeSet<String> {
-        let inventory = Arc::clone(&self.driver.inventory().borrow());
-        let known: BTreeSet<&str> = inventory.devices.iter().map(|device| device.name.as_str()).collect();
+    pub fn withheld(&self, devices: &[Device]) -> BTreeSet<String> {
+        let known: BTreeSet<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         if self.phase.try_read().is_ok_and(|phase| matches!(*phase, Phase::Broken(_))) {
             return known.into_iter().map(str::to_owned).collect();
         }

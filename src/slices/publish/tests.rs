@@ -20,9 +20,9 @@ fn api() -> FakeApi {
     api
 }
 
-fn publisher<'a>(api: &FakeApi, devices: &'a [Device]) -> Publisher<'a> {
-    let nothing_withheld = watch::channel(BTreeSet::new()).1;
-    Publisher::new(api.client(), "dra.cpu", "node-1", devices, nothing_withheld, PublishCounters::default())
+fn publisher(api: &FakeApi, devices: Vec<Device>) -> Publisher {
+    let offered = watch::channel(Offered { devices: Arc::new(devices), withheld: BTreeSet::new() }).1;
+    Publisher::new(api.client(), "dra.cpu", "node-1", offered, PublishCounters::default())
 }
 
 /// Runs a publisher beside the story.
@@ -32,8 +32,7 @@ async fn beside<T>(
     story: impl AsyncFnOnce(&FakeApi, watch::Receiver<Published>) -> T,
 ) -> T {
     let (status, told) = watch::channel(Published::default());
-    let devices = devices(count);
-    let publisher = publisher(api, &devices);
+    let publisher = publisher(api, devices(count));
     let limit = Duration::from_secs(20);
     tokio::select! {
         done = tokio::time::timeout(limit, story(api, told)) => done.expect("the story ends in time"),
@@ -182,7 +181,7 @@ async fn a_field_that_the_server_drops_is_not_written_again_and_again() {
     let (status, told) = watch::channel(Published::default());
     let mut devices = devices(3);
     devices[1].allow_multiple_allocations = Some(true);
-    let publisher = publisher(&api, &devices);
+    let publisher = publisher(&api, devices);
     let story = async {
         complete(told).await;
         until_true(|| api.is_watched()).await;
