@@ -5,6 +5,7 @@
 
 pub mod attachment;
 pub mod cpu;
+pub mod grant;
 pub mod kind;
 pub mod pinning;
 
@@ -12,11 +13,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures::future::BoxFuture;
 use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::api::resource::Quantity};
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+pub use self::grant::Grant;
 use self::{attachment::Attachment, pinning::Pinning};
-use crate::cpuset::CpuSet;
 
 /// The devices of a node, in an order that stays the same, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,27 +51,6 @@ pub struct AllocatedDevice {
     /// Opaque parameters that apply to this request and are for this driver, the class's first, then the claim's: a
     /// later one overrides an earlier one.
     pub parameters: Vec<serde_json::Value>,
-}
-
-/// What a container gets for the devices of one request. Kept in the checkpoint: fields are only ever added.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Grant {
-    /// CPUs the container runs on; empty when the device brings none.
-    pub cpus: CpuSet,
-    /// NUMA nodes whose memory it may use; empty for no change.
-    pub memory_nodes: CpuSet,
-    /// Environment variables.
-    pub env: BTreeMap<String, String>,
-}
-
-impl Grant {
-    /// Adds what another request of the same container brings.
-    pub fn add(&mut self, other: &Self) {
-        self.cpus.extend(other.cpus.iter());
-        self.memory_nodes.extend(other.memory_nodes.iter());
-        self.env.extend(other.env.clone());
-    }
 }
 
 /// Why an allocation cannot be honoured; fails that claim alone.

@@ -12,6 +12,7 @@ use std::{
 use serde_json::json;
 
 use crate::{
+    drivers::grant::{DeviceNode, Grant, Mount},
     plugin::claims::prepared::{PreparedClaim, PreparedRequest},
     replace::{Durability, replace},
 };
@@ -121,11 +122,24 @@ impl Cdi {
             .map(|request| {
                 json!({
                     "name": device_name(&claim.uid, &request.name),
-                    "containerEdits": {"env": self.env(claim, request)},
+                    "containerEdits": self.edits(claim, request),
                 })
             })
             .collect();
         json!({"cdiVersion": CDI_VERSION, "kind": self.kind(), "devices": devices})
+    }
+
+    /// What the runtime changes in a container that uses the request. Empty lists are left out.
+    fn edits(&self, claim: &PreparedClaim, request: &PreparedRequest) -> serde_json::Value {
+        let Grant { device_nodes, mounts, .. } = &request.grant;
+        let mut edits = json!({"env": self.env(claim, request)});
+        if !device_nodes.is_empty() {
+            edits["deviceNodes"] = device_nodes.iter().map(device_node).collect();
+        }
+        if !mounts.is_empty() {
+            edits["mounts"] = mounts.iter().map(mount).collect();
+        }
+        edits
     }
 
     /// The grant's variables (the driver names them by request) and the mark by which NRI knows the container.
@@ -145,6 +159,14 @@ impl Cdi {
     fn path(&self, uid: &str) -> PathBuf {
         self.directory.join(format!("{}{uid}.json", self.prefix()))
     }
+}
+
+fn device_node(node: &DeviceNode) -> serde_json::Value {
+    json!({"path": node.path, "hostPath": node.host_path, "permissions": node.permissions})
+}
+
+fn mount(mount: &Mount) -> serde_json::Value {
+    json!({"hostPath": mount.host_path, "containerPath": mount.container_path, "options": mount.options})
 }
 
 fn remove(path: PathBuf) -> Result<(), CdiError> {
@@ -183,7 +205,6 @@ fn variable(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::Grant;
 
     fn claim(uid: &str) -> PreparedClaim {
         let request = |name: &str, cpus: &str| PreparedRequest {
@@ -222,6 +243,41 @@ mod tests {
         let spec: serde_json::Value = serde_json::from_str(&text).unwrap();
         insta::assert_snapshot!(serde_json::to_string_pretty(&spec).unwrap());
         assert_eq!(cdi.device_id("0a1b", "side-car"), "k8s.dra.cpu/claim=0a1b-side-car");
+    }
+
+    #[test]
+    fn device_nodes_and_mounts_are_edits_of_the_container() {
+        let cdi = Cdi::new(Path::new("/var/run/cdi"), "dra.cpu");
+        let mut claim = claim("0a1b");
+        claim.requests.truncate(1);
+        claim.requests[0].grant = Grant {
+            device_nodes: vec![DeviceNode {
+                path: "/dev/infiniband/uverbs0".into(),
+                host_path: "/dev/infiniband/uverbs3".into(),
+                permissions: "rw".into(),
+            }],
+            mounts: vec![Mount {
+                host_path: "/var/lib/model".into(),
+                container_path: "/model".into(),
+                options: vec!["ro".into(), "bind".into()],
+            }],
+            ..Grant::default()
+        };
+        assert_eq!(
+            cdi.spec(&claim)["devices"],
+            json!([{
+                "name": "0a1b-main",
+                "containerEdits": {
+                    "env": ["DRA_CLAIM_0A1B_MAIN=dra.cpu/token-main"],
+                    "deviceNodes": [
+                        {"path": "/dev/infiniband/uverbs0", "hostPath": "/dev/infiniband/uverbs3", "permissions": "rw"},
+                    ],
+                    "mounts": [
+                        {"hostPath": "/var/lib/model", "containerPath": "/model", "options": ["ro", "bind"]},
+                    ],
+                },
+            }])
+        );
     }
 
     #[test]

@@ -148,9 +148,11 @@ fn checksum(data: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
     use super::*;
     use crate::{
-        drivers::Grant,
+        drivers::grant::{DeviceNode, Grant, Mount, NetDevice, Share},
         plugin::claims::prepared::{PodRef, PreparedDevice, PreparedRequest},
     };
 
@@ -195,6 +197,31 @@ mod tests {
     fn the_format_on_disk_stays() {
         let (_dir, checkpoint) = written(&claims());
         insta::assert_snapshot!(fs::read_to_string(checkpoint.path()).unwrap().trim_start());
+    }
+
+    #[test]
+    fn every_field_of_a_grant_is_kept() {
+        let grant = Grant {
+            device_nodes: vec![DeviceNode {
+                path: "/dev/a".into(),
+                host_path: "/dev/b".into(),
+                permissions: "rw".into(),
+            }],
+            mounts: vec![Mount { host_path: "/a".into(), container_path: "/b".into(), options: vec!["ro".into()] }],
+            memory_limit: Some(1 << 30),
+            huge_page_limits: [("2MB".to_owned(), 4 << 20)].into(),
+            net_devices: vec![NetDevice { host_name: "eth7".into(), pod_name: "net1".into() }],
+            shares: vec![Share {
+                device: "nic-0".into(),
+                consumed: [("bandwidth".to_owned(), Quantity("10G".into()))].into(),
+            }],
+            ..claims()[0].requests[0].grant.clone()
+        };
+        let mut claims = claims();
+        claims[0].requests[0].grant = grant;
+        let (_dir, checkpoint) = written(&claims);
+        insta::assert_snapshot!(fs::read_to_string(checkpoint.path()).unwrap().trim_start());
+        assert_eq!(checkpoint.read().unwrap(), Some(claims));
     }
 
     /// As the first release wrote it.

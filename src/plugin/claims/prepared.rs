@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A prepared claim, as the checkpoint keeps it: fields are only ever added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedClaim {
     /// The claim's UID.
@@ -38,7 +38,7 @@ pub struct PodRef {
 }
 
 /// One request: what a container that names it gets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedRequest {
     /// The base request's name.

@@ -68,7 +68,10 @@ impl Cpuset {
 
     /// As the runtime is told.
     pub(super) fn resources(&self) -> LinuxResources {
-        LinuxResources { cpu: Some(LinuxCpu { cpus: self.cpus.to_string(), mems: self.memory_nodes.to_string() }) }
+        LinuxResources {
+            cpu: Some(LinuxCpu { cpus: self.cpus.to_string(), mems: self.memory_nodes.to_string() }),
+            ..LinuxResources::default()
+        }
     }
 }
 

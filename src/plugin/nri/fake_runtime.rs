@@ -59,7 +59,7 @@ pub fn container(id: &str, pod: &str, env: &str, cpus: &str) -> Container {
 }
 
 pub fn resources(cpus: &str) -> LinuxResources {
-    LinuxResources { cpu: Some(LinuxCpu { cpus: cpus.into(), mems: String::new() }) }
+    LinuxResources { cpu: Some(LinuxCpu { cpus: cpus.into(), mems: String::new() }), ..LinuxResources::default() }
 }
 
 /// `id cpus` of each update.

@@ -7,12 +7,13 @@ use prost::{Message, bytes::Bytes};
 use super::{
     containers::{Change, Containers, Observed, Remembered, Use},
     cpuset::Cpuset,
+    limits::limits,
     memory_nodes,
     messages::{
         ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, ContainerEvent, ContainerUpdate,
         CreateContainerRequest, CreateContainerResponse, Empty, Event, LinuxContainerAdjustment, LinuxContainerUpdate,
-        PLUGIN_SERVICE, PodSandbox, StateChangeEvent, SynchronizeRequest, SynchronizeResponse, UpdateContainerRequest,
-        UpdateContainerResponse,
+        LinuxResources, PLUGIN_SERVICE, PodSandbox, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
+        UpdateContainerRequest, UpdateContainerResponse,
     },
     ttrpc::{Code, Failure},
 };
@@ -167,8 +168,9 @@ impl Hooks {
             usable.map_err(|error| refused(format!("container {:?} of pod {pod}: {error}", container.name)))?;
         }
 
+        let limits = grant.as_ref().map(limits).unwrap_or_default();
         let Some(usage) = self.usage(grant, &container) else {
-            return Ok(CreateContainerResponse::default());
+            return Ok(CreateContainerResponse { adjust: adjustment(limits), update: Vec::new() });
         };
         let would_have = match (&usage, Cpuset::of_container(&container)) {
             (_, Ok(placement)) => placement,
@@ -183,9 +185,7 @@ impl Hooks {
         // Others leave the CPUs of a claim before its container starts, at the latest.
         let others = if has_claim { containers.outstanding(&container.id) } else { Vec::new() };
         Ok(CreateContainerResponse {
-            adjust: change.map(|placement| ContainerAdjustment {
-                linux: Some(LinuxContainerAdjustment { resources: Some(placement.resources()) }),
-            }),
+            adjust: adjustment(LinuxResources { cpu: change.and_then(|cpuset| cpuset.resources().cpu), ..limits }),
             update: others.iter().map(|change| update(change, true)).collect(),
         })
     }
@@ -261,6 +261,13 @@ impl Hooks {
         }
         (pinning != Pinning::Nothing).then_some(Use::Claim(placement))
     }
+}
+
+/// What a container that is being created gets, if anything.
+fn adjustment(resources: LinuxResources) -> Option<ContainerAdjustment> {
+    let linux = LinuxContainerAdjustment { resources: Some(resources) };
+    (linux != LinuxContainerAdjustment { resources: Some(LinuxResources::default()) })
+        .then_some(ContainerAdjustment { linux: Some(linux) })
 }
 
 /// A change as the runtime is told.

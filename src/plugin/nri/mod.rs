@@ -33,6 +33,7 @@ mod cpuset;
 #[cfg(test)]
 pub(super) mod fake_runtime;
 mod hooks;
+mod limits;
 mod memory_nodes;
 mod messages;
 mod mux;

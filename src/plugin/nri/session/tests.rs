@@ -15,7 +15,7 @@ use crate::{
         grants::{ContainerIdentity, Refusal},
         nri::{
             fake_runtime::{FakePlugin, FakeRuntime, container, pod},
-            messages::Container,
+            messages::{Container, CreateContainerRequest, CreateContainerResponse},
             ttrpc::Code,
         },
     },
@@ -279,6 +279,29 @@ async fn a_claim_that_brings_nothing_is_refused_rather_than_run_anywhere() {
     let mut plugin = node.connect(&[]).await;
     let refused = plugin.create(pod("web", "shop"), container("b", "web", "TOKEN=x", "")).await.unwrap_err();
     assert!(refused.message.contains("neither CPUs nor memory nodes"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn limits_of_a_claim_are_set_when_its_container_is_created_also_where_nothing_is_pinned() {
+    let limited = Grant {
+        memory_limit: Some(1 << 30),
+        huge_page_limits: [("2MB".to_owned(), 64 << 20)].into(),
+        ..Grant::default()
+    };
+    for (pinning, cpus) in [(Pinning::Nothing, ""), (Pinning::Cpus, "2")] {
+        let mut node = Node::start_with(pinning, &[], None);
+        let grant = Grant { cpus: cpus.parse().unwrap(), ..limited.clone() };
+        *node.grants.state() = ([("x".to_owned(), grant)].into(), None);
+        let mut plugin = node.connect(&[]).await;
+        let (pod, container) = (Some(pod("pod", "default")), Some(container("b", "pod", "TOKEN=x", "")));
+        let request = CreateContainerRequest { pod, container };
+        let CreateContainerResponse { adjust, .. } = plugin.call("CreateContainer", &request).await.unwrap();
+        let resources = adjust.unwrap().linux.unwrap().resources.unwrap();
+        assert_eq!(resources.memory.unwrap().limit.unwrap().value, 1_073_741_824);
+        let hugepages: Vec<_> = resources.hugepage_limits.iter().map(|l| (l.page_size.as_str(), l.limit)).collect();
+        assert_eq!(hugepages, [("2MB", 67_108_864)]);
+        assert_eq!(resources.cpu.map(|cpu| cpu.cpus).unwrap_or_default(), cpus);
+    }
 }
 
 #[tokio::test]
