@@ -120,14 +120,15 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
         tracing::warn!("{warning}");
     }
     tracing::info!(devices = inventory.devices.len(), driver = args.driver_name, node = args.node_name, "found");
-    let settings = args.settings(cpu.pinning == Pinning::Nri)?;
+    let settings = args.settings(cpu.pinning)?;
     let config = Config::infer().await.context("cannot find the cluster: run in a pod, or set KUBECONFIG")?;
     let connect: Connect = Arc::new(move || Client::try_from(config.clone()));
     let client = connect().context("cannot make a client of the cluster's configuration")?;
 
     let mut registry = Registry::default();
     let metrics = PluginMetrics::new(&mut registry);
-    let readiness = Arc::new(Readiness::of(&NodePlugin::parts(args.publish_only, settings.nri_socket.is_some())));
+    let parts = if args.publish_only { NodePlugin::PUBLISHING.to_vec() } else { settings.parts() };
+    let readiness = Arc::new(Readiness::of(&parts));
     let plugin = NodePlugin {
         settings,
         driver: Arc::clone(&driver),
@@ -169,7 +170,7 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
 }
 
 impl Args {
-    fn settings(&self, nri: bool) -> anyhow::Result<NodeSettings> {
+    fn settings(&self, pinning: Pinning) -> anyhow::Result<NodeSettings> {
         let default_state = || self.kubelet_root_dir.join("plugins").join(&self.driver_name);
         let settings = NodeSettings {
             driver_name: self.driver_name.clone(),
@@ -178,7 +179,7 @@ impl Args {
             kubelet_root: self.kubelet_root_dir.clone(),
             cdi_dir: self.cdi_dir.clone(),
             state_dir: self.state_dir.clone().unwrap_or_else(default_state),
-            nri_socket: nri.then(|| self.nri_socket.clone()),
+            nri_socket: (pinning == Pinning::Nri).then(|| self.nri_socket.clone()),
             host_root: self.host_root.clone(),
             held_timeout: HELD_TIMEOUT,
         };
@@ -215,10 +216,10 @@ mod tests {
     #[test]
     fn the_state_is_kept_in_the_kubelets_directory_of_the_driver() {
         let args = parse("--node-name n --kubelet-root-dir /k --driver-name dra.x cpu").unwrap();
-        let settings = args.settings(true).unwrap();
+        let settings = args.settings(Pinning::Nri).unwrap();
         assert_eq!(settings.state_dir, PathBuf::from("/k/plugins/dra.x"));
         assert_eq!(settings.nri_socket, Some(PathBuf::from("/var/run/nri/nri.sock")));
-        assert_eq!(args.settings(false).unwrap().nri_socket, None);
+        assert_eq!(args.settings(Pinning::None).unwrap().nri_socket, None);
     }
 
     #[test]
@@ -235,7 +236,7 @@ mod tests {
             ("--node-name n --driver-name a..b cpu", "is no DNS subdomain"),
             ("--node-name= cpu", "--node-name is empty"),
         ] {
-            let error = parse(line).unwrap().settings(true).unwrap_err().to_string();
+            let error = parse(line).unwrap().settings(Pinning::Nri).unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         }
         for (line, message) in [

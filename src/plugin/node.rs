@@ -81,6 +81,14 @@ impl NodeSettings {
     pub fn sockets(&self) -> Result<SocketPaths, SocketError> {
         SocketPaths::new(&self.kubelet_root, &self.state_dir, &self.driver_name, self.pod_uid.as_deref())
     }
+
+    /// The parts that must be well in a whole plugin.
+    pub fn parts(&self) -> Vec<Part> {
+        let mut parts =
+            vec![Part::Active, Part::Checkpoint, Part::Cdi, Part::Slices, Part::Service, Part::Registration];
+        parts.extend(self.nri_socket.is_some().then_some(Part::Nri));
+        parts
+    }
 }
 
 /// A node plugin.
@@ -100,16 +108,8 @@ pub struct NodePlugin {
 }
 
 impl NodePlugin {
-    /// The parts that must be well: all of a whole plugin, or those of one that only publishes.
-    pub fn parts(publish_only: bool, nri: bool) -> Vec<Part> {
-        if publish_only {
-            return vec![Part::Slices];
-        }
-        let mut parts =
-            vec![Part::Active, Part::Checkpoint, Part::Cdi, Part::Slices, Part::Service, Part::Registration];
-        parts.extend(nri.then_some(Part::Nri));
-        parts
-    }
+    /// The parts that must be well in a plugin that only publishes.
+    pub const PUBLISHING: [Part; 1] = [Part::Slices];
 
     /// Publishes and keeps slices, until told to stop, and nothing else.
     pub async fn publish_only(&self, stop: CancellationToken) {
@@ -217,7 +217,7 @@ impl NodePlugin {
             sleep(CHECKPOINT_RETRY).await;
         }
         self.readiness.set(Part::Checkpoint, Ok(()));
-        self.readiness.set(Part::Cdi, claims.restore_cdi(true).await.map_err(|error| error.to_string()));
+        self.readiness.set(Part::Cdi, claims.rewrite_cdi().await.map_err(|error| error.to_string()));
         self.metrics.has_prepared(claims.count());
         active.send_replace(true);
         let Some(socket) = self.settings.nri_socket.clone() else { return std::future::pending().await };
@@ -248,7 +248,7 @@ impl NodePlugin {
         loop {
             directories.changed().await;
             look.send_modify(|looks| *looks += 1);
-            self.readiness.set(Part::Cdi, claims.restore_cdi(false).await.map_err(|error| error.to_string()));
+            self.readiness.set(Part::Cdi, claims.restore_cdi().await.map_err(|error| error.to_string()));
         }
     }
 

@@ -1,5 +1,7 @@
 //! From a ResourceClaim to what this driver must prepare of it. Pure.
 
+use std::fmt;
+
 use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim, ResourceClaimConsumerReference,
 };
@@ -15,6 +17,12 @@ pub struct ClaimRef {
     pub name: String,
     /// The claim's UID: a new claim may have an old one's name.
     pub uid: String,
+}
+
+impl fmt::Display for ClaimRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 /// Why a claim cannot be prepared as it is in the API; fails that claim alone.

@@ -283,12 +283,11 @@ impl PreparedClaims {
         arrival: Arrival,
         devices: &[AllocatedDevice],
     ) -> Result<Option<&PreparedClaim>, HeldError> {
-        let named = || format!("{}/{}", claim.namespace, claim.name);
         if self.unprepared.get(&claim.uid).is_some_and(|at| *at > arrival.0) {
-            return Err(HeldError::Unprepared { claim: named() });
+            return Err(HeldError::Unprepared { claim: claim.to_string() });
         }
         match self.claims.get(&claim.uid) {
-            Some(prepared) if !prepared.holds(devices) => Err(HeldError::OtherDevices { claim: named() }),
+            Some(prepared) if !prepared.holds(devices) => Err(HeldError::OtherDevices { claim: claim.to_string() }),
             prepared => Ok(prepared),
         }
     }

@@ -6,7 +6,10 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
 use tokio::{sync::Semaphore, time::timeout};
 
-use crate::plugin::claims::{allocation::ClaimRef, error::ClaimError};
+use crate::plugin::claims::{
+    allocation::{Allocated, ClaimRef, allocated},
+    error::ClaimError,
+};
 
 /// How long one read of a claim may take; the kubelet gives the whole call 45 s.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,8 +28,13 @@ impl ClaimReader {
         Self { client, permits: Semaphore::new(PARALLEL) }
     }
 
-    /// The claim as it is now.
-    pub async fn read(&self, claim: &ClaimRef) -> Result<ResourceClaim, ClaimError> {
+    /// What is allocated to the claim now, of this driver and from this node's pool.
+    pub async fn read(&self, claim: &ClaimRef, driver: &str, pool: &str) -> Result<Allocated, ClaimError> {
+        let object = self.get(claim).await?;
+        Ok(allocated(&object, claim, driver, pool)?)
+    }
+
+    async fn get(&self, claim: &ClaimRef) -> Result<ResourceClaim, ClaimError> {
         let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
         // Never closed, so an error cannot come; a permit only bounds connections.
         let _permit = self.permits.acquire().await.ok();

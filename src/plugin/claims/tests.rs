@@ -3,7 +3,11 @@
 use serde_json::json;
 
 use super::*;
-use crate::plugin::node::fixture::Machine;
+use crate::plugin::{
+    claims::{allocation::ClaimRef, reader::ClaimReader},
+    grants::{ContainerIdentity, Grants as _, Refusal},
+    node::fixture::Machine,
+};
 
 fn reader(machine: &Machine) -> ClaimReader {
     ClaimReader::new(machine.api.client())
@@ -141,10 +145,10 @@ async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attemp
     let error = claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap_err();
     assert!(error.to_string().contains("cannot be written"), "{error}");
     assert_eq!(machine.cdi_files(), [""; 0]);
-    claims.restore_cdi(false).await.unwrap();
+    claims.restore_cdi().await.unwrap();
     assert_eq!(machine.cdi_files().len(), 1, "wanted, though not yet answered");
     let restarted = active(&machine).await;
-    restarted.restore_cdi(true).await.unwrap();
+    restarted.rewrite_cdi().await.unwrap();
     assert_eq!(machine.cdi_files(), [""; 0], "a lost checkpoint is another thing");
     std::fs::remove_dir(blocker).unwrap();
     claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();

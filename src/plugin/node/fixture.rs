@@ -133,7 +133,7 @@ impl Machine {
     }
 
     pub(in crate::plugin) fn start_with(&self, settings: NodeSettings) -> Running {
-        let readiness = Arc::new(Readiness::of(&NodePlugin::parts(false, settings.nri_socket.is_some())));
+        let readiness = Arc::new(Readiness::of(&settings.parts()));
         let stop = CancellationToken::new();
         let sockets = settings.sockets().unwrap();
         let plugin = NodePlugin {

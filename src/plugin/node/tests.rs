@@ -357,7 +357,7 @@ async fn publish_only_touches_neither_kubelet_nor_host() {
         driver: machine.driver(),
         client: machine.api.client(),
         connect: machine.connect(),
-        readiness: Arc::new(Readiness::of(&NodePlugin::parts(true, true))),
+        readiness: Arc::new(Readiness::of(&NodePlugin::PUBLISHING)),
         metrics: PluginMetrics::new(&mut prometheus_client::registry::Registry::default()),
     };
     let stop = CancellationToken::new();
