@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// event is what is needed of a line of the API server's audit log.
+// event holds the needed fields of a line of the API server's audit log.
 type event struct {
 	Verb      string
 	User      struct{ Username string }
@@ -25,8 +25,8 @@ func endOf(file string) (int64, error) {
 	return info.Size(), nil
 }
 
-// writes reads from the log, beginning at an offset, what the operator's service accounts wrote; it also returns where
-// the next reading has to begin.
+// writes reads the operator's writes from the log, starting at an offset. It also returns the offset for the next
+// call.
 func writes(file string, from int64) (found []string, end int64, err error) {
 	log, err := os.Open(file)
 	if err != nil {
@@ -36,7 +36,7 @@ func writes(file string, from int64) (found []string, end int64, err error) {
 	if info, err := log.Stat(); err != nil {
 		return found, from, err
 	} else if info.Size() < from {
-		return found, from, fmt.Errorf("%s was rotated meanwhile: measure again", file)
+		return found, from, fmt.Errorf("%s was rotated during the measurement: measure again", file)
 	}
 	if _, err := log.Seek(from, io.SeekStart); err != nil {
 		return found, from, err
@@ -45,7 +45,7 @@ func writes(file string, from int64) (found []string, end int64, err error) {
 	if err != nil {
 		return found, from, err
 	}
-	whole := bytes.LastIndexByte(text, '\n') + 1 // the last line may still be being written
+	whole := bytes.LastIndexByte(text, '\n') + 1 // the last line may be incomplete
 	for line := range bytes.Lines(text[:whole]) {
 		var e event
 		if err := json.Unmarshal(line, &e); err != nil {

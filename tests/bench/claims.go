@@ -19,10 +19,10 @@ import (
 
 const (
 	namespace    = "dra-bench"
-	callDeadline = 45 * time.Second // the kubelet's
+	callDeadline = 45 * time.Second // same as the kubelet's
 )
 
-// caller calls a plugin as the kubelet does, on the plugin's own socket, and notes how long it takes.
+// caller calls a plugin as the kubelet does, on the plugin's own socket, and times the calls.
 type caller struct {
 	*plugin
 	connection         *grpc.ClientConn
@@ -92,7 +92,7 @@ func quietMemories(ctx context.Context, pair []*caller) (all []memory, err error
 	return all, nil
 }
 
-// wave makes a claim for each of the first devices, with each plugin; all are held before the first is released.
+// wave creates a claim for each of the first devices, with each plugin. All are held before the first is released.
 func (b *bench) wave(ctx context.Context, pod *corev1.Pod, pair []*caller, size int) error {
 	type step struct {
 		caller *caller
@@ -101,7 +101,7 @@ func (b *bench) wave(ctx context.Context, pod *corev1.Pod, pair []*caller, size 
 	var steps []step
 	for i := range size {
 		turn := slices.Clone(pair)
-		if i%2 == 1 { // who is second finds the disk and the API server warm
+		if i%2 == 1 { // the second one finds the disk and the API server warm
 			slices.Reverse(turn)
 		}
 		for _, p := range turn {
@@ -125,7 +125,7 @@ func (b *bench) wave(ctx context.Context, pod *corev1.Pod, pair []*caller, size 
 	return b.client.ResourceV1().ResourceClaims(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 }
 
-// makeClaim creates a claim and, in the scheduler's place, allocates it for the pod.
+// makeClaim creates a claim and, in place of the scheduler, allocates it for the pod.
 func (b *bench) makeClaim(ctx context.Context, pod *corev1.Pod, p *caller, device string) (*drapb.Claim, error) {
 	client := b.client.ResourceV1().ResourceClaims(namespace)
 	claim, err := client.Create(ctx, &resourceapi.ResourceClaim{
@@ -155,7 +155,7 @@ func (b *bench) makeNamespace(ctx context.Context) error {
 	return err
 }
 
-// makePod creates the pod that the claims are for. It is gated, so that only the harness deals with it.
+// makePod creates the pod for the claims. It has a scheduling gate, so that only the harness handles it.
 func (b *bench) makePod(ctx context.Context) (*corev1.Pod, error) {
 	client := b.client.CoreV1().Pods(namespace)
 	pod, err := client.Create(ctx, &corev1.Pod{

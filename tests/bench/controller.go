@@ -19,11 +19,11 @@ const (
 	release       = "dra-operator" // of the chart, and its namespace
 	readyDeadline = 2 * time.Minute
 	quietMinute   = time.Minute
-	// No write for this long, and the start is over.
+	// The start is over after this long without a write.
 	settledFor = 15 * time.Second
 )
 
-// config is what the controller has to look after.
+// config is the object that the controller reconciles.
 const config = `apiVersion: dra-operator.dev/v1alpha1
 kind: DraDriverConfig
 metadata: {name: bench}
@@ -35,7 +35,7 @@ spec:
   - {name: general-purpose, preset: GeneralPurpose}
 `
 
-// addController installs the chart with one DraDriverConfig, measures, and takes both back.
+// addController installs the chart with one DraDriverConfig, measures, and removes both.
 func (r *results) addController(ctx context.Context, b *bench) (err error) {
 	begin, err := endOf(b.auditLog)
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *results) addController(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() {
-		// In this order: the controller removes what it made for the object.
+		// In this order: the controller removes what it created for the object.
 		clean := context.WithoutCancel(ctx)
 		for _, command := range [][]string{
 			{"kubectl", "delete", "dradriverconfig", "bench", "--ignore-not-found", "--timeout=60s"},
@@ -68,11 +68,11 @@ func (r *results) addController(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 
-	// A count of none means something only where there is something to be counted.
+	// A count of zero means something only if writes can be counted at all.
 	if written, _, err := writes(b.auditLog, begin); err != nil {
 		return err
 	} else if len(written) == 0 {
-		return fmt.Errorf("%s tells of no write by the operator, though it has rolled out a driver", b.auditLog)
+		return fmt.Errorf("%s has no write by the operator, although it rolled out a driver", b.auditLog)
 	}
 	written, err := b.quietMinute(ctx)
 	if err != nil {
@@ -95,7 +95,7 @@ func (r *results) addController(ctx context.Context, b *bench) (err error) {
 	return nil
 }
 
-// quietMinute is what the operator writes in a minute, once it has settled.
+// quietMinute returns what the operator writes within a minute, once it has settled.
 func (b *bench) quietMinute(ctx context.Context) ([]string, error) {
 	deadline, cancel := context.WithTimeout(ctx, readyDeadline)
 	defer cancel()
@@ -115,7 +115,7 @@ func (b *bench) quietMinute(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	select { // a minute is what is measured
+	select { // measure for a minute
 	case <-time.After(quietMinute):
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -124,7 +124,7 @@ func (b *bench) quietMinute(ctx context.Context) ([]string, error) {
 	return written, err
 }
 
-// processOf is the memory of the process that runs a verb in the only pod of that component.
+// processOf returns the memory of the process that runs a verb in the only pod of that component.
 func (b *bench) processOf(ctx context.Context, verb string) (memory, error) {
 	pods, err := b.client.CoreV1().Pods(release).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -159,7 +159,7 @@ func processIn(pod types.UID, verb string) (int, bool) {
 	return 0, false
 }
 
-// tool runs one of the cluster's tools, silent unless it fails.
+// tool runs one of the cluster's tools, and prints its output only if it fails.
 func (b *bench) tool(ctx context.Context, stdin string, command ...string) error {
 	run := exec.CommandContext(ctx, filepath.Join(b.tools, command[0]), command[1:]...)
 	run.Env = append(os.Environ(), "KUBECONFIG="+b.kubeconfig)

@@ -1,6 +1,6 @@
-// Bench measures dra-operator on the local cluster: its node plugin side by side with a driver over
+// Bench measures dra-operator on the local cluster: its node plugin side by side with a driver built on
 // Kubernetes' own Go library (tests/reference) that publishes the same devices, then its controller as
-// the chart runs it. It prints a table and writes the list that the table shows as JSON.
+// the chart runs it. It prints a table and writes the same as JSON.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// bench is what every measurement works with.
+// bench is the context of every measurement.
 type bench struct {
 	binary, reference, hostRoot string
 	out                         string // where logs and results go
@@ -40,17 +40,17 @@ func main() {
 	flag.StringVar(&b.hostRoot, "host-root", "/", "root of the host whose devices are published")
 	flag.StringVar(&b.out, "out", "target/bench", "directory of results.json and of logs")
 	flag.StringVar(&b.chart, "chart", "charts/dra-operator", "the Helm chart")
-	flag.StringVar(&b.image, "image", "docker.io/local/dra-operator:dev", "the image, which the node has")
+	flag.StringVar(&b.image, "image", "docker.io/local/dra-operator:dev", "the image; must be loaded on the node")
 	flag.IntVar(&b.starts, "starts", 11, "how often each plugin is started to time it")
-	flag.IntVar(&b.claims, "claims", 100, "claims a round")
+	flag.IntVar(&b.claims, "claims", 100, "claims per round")
 	flag.IntVar(&b.rounds, "rounds", 10, "rounds of claims")
-	strict := flag.Bool("strict", false, "fail when a target is missed")
+	strict := flag.Bool("strict", false, "fail if a target is missed")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	results, err := b.run(ctx)
-	// What was measured before something failed is shown, but not written.
+	// On an error, the results so far are printed but not written.
 	results.print()
 	if err == nil {
 		err = results.write(filepath.Join(b.out, "results.json"))
@@ -60,7 +60,7 @@ func main() {
 		os.Exit(1)
 	}
 	if missed := results.missed(); missed > 0 {
-		fmt.Printf("%d of the targets are missed\n", missed)
+		fmt.Printf("%d targets missed\n", missed)
 		if *strict {
 			os.Exit(1)
 		}
@@ -72,7 +72,7 @@ func (b *bench) run(ctx context.Context) (results, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // the harness is not to wait for itself
+	config.QPS = -1 // do not throttle the harness
 	if b.client, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (b *bench) plugins(ctx context.Context) (ours, reference *plugin, err error
 	if filepath.Clean(b.hostRoot) != "/" {
 		pinning = "None"
 	}
-	// Not dra.cpu: the controller's node plugin, of another process, has that name.
+	// Not dra.cpu: the node plugin that the controller starts has that name.
 	ours = &plugin{driver: "bench.cpu", devices: names, bench: b, command: []string{b.binary, "node-plugin",
 		"--driver-name", "bench.cpu", "--node-name", b.node, "--kubelet-root-dir", b.kubeletRoot, "--cdi-dir", b.cdiDir,
 		"--nri-socket", b.nriSocket, "--host-root", b.hostRoot, "--http-bind", "127.0.0.1:18081",

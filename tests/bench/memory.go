@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// memory of a process, in MB of 10⁶ bytes.
+// memory of a process in MB (10⁶ bytes).
 type memory struct {
-	resident     float64 // VmRSS: every page it has in memory
-	proportional float64 // PSS: shared pages divided among those who share them
+	resident     float64 // VmRSS: all of its pages in memory
+	proportional float64 // PSS: shared pages are divided among the processes that share them
 }
 
 const (

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// plugin is a node plugin that is run as a process of this machine.
+// plugin is a node plugin that runs as a process of this machine.
 type plugin struct {
 	driver  string
 	devices []string
@@ -37,7 +37,7 @@ const (
 func deviceNames(list []byte) (names []string, err error) {
 	var slices resourceapi.ResourceSliceList
 	if err := yaml.Unmarshal(list, &slices); err != nil {
-		return nil, fmt.Errorf("what discover printed: %w", err)
+		return nil, fmt.Errorf("parsing the output of discover: %w", err)
 	}
 	for _, slice := range slices.Items {
 		for _, device := range slice.Spec.Devices {
@@ -71,7 +71,7 @@ func (p *plugin) start(ctx context.Context) error {
 	p.process = exec.Command(p.command[0], p.command[1:]...)
 	p.process.Env = []string{"KUBECONFIG=" + p.bench.kubeconfig, "PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"}
 	p.process.Stdout, p.process.Stderr = log, log
-	// Whatever becomes of the harness, the plugin does not outlive it.
+	// The plugin must not outlive the harness.
 	p.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	begin := time.Now()
 	if err := p.process.Start(); err != nil {
@@ -99,14 +99,14 @@ func (p *plugin) start(ctx context.Context) error {
 			}
 		case err := <-p.ended:
 			p.process = nil
-			return fmt.Errorf("%s: ended before its devices were published: %v; see %s", p.driver, err, p.log())
+			return fmt.Errorf("%s: exited before it published its devices: %v; see %s", p.driver, err, p.log())
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("%s: no complete pool within %s; see %s", p.driver, startDeadline, p.log()), p.stop())
 		}
 	}
 }
 
-// complete says whether the slices are a whole pool with every device.
+// complete reports whether the slices form a complete pool with every device.
 func (p *plugin) complete(found map[string]*resourceapi.ResourceSlice) bool {
 	var newest, slices, wanted, devices int64
 	for _, slice := range found {
@@ -123,7 +123,7 @@ func (p *plugin) complete(found map[string]*resourceapi.ResourceSlice) bool {
 	return slices > 0 && slices == wanted && devices == int64(len(p.devices))
 }
 
-// stop ends the process as the kubelet would: SIGTERM, then SIGKILL.
+// stop stops the process as the kubelet would: SIGTERM, then SIGKILL.
 func (p *plugin) stop() error {
 	if p.process == nil {
 		return nil
@@ -145,7 +145,7 @@ func (p *plugin) selector() string {
 	return "spec.driver=" + p.driver + ",spec.nodeName=" + p.bench.node
 }
 
-// watch shows what changes from now on.
+// watch reports changes from now on.
 func (p *plugin) watch(ctx context.Context) (watch.Interface, error) {
 	client := p.bench.client.ResourceV1().ResourceSlices()
 	list, err := client.List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
@@ -183,7 +183,7 @@ func until(ctx context.Context, what string, holds func() (bool, error)) error {
 	}
 }
 
-// addStarts times each plugin's start in turn, so that whatever else the machine does meets both alike.
+// addStarts times the starts of the plugins in turn, so that other load on the machine affects both alike.
 func (r *results) addStarts(ctx context.Context, b *bench, ours, reference *plugin) error {
 	times := map[*plugin][]float64{}
 	for range b.starts {

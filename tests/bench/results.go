@@ -15,14 +15,14 @@ type result struct {
 	Name      string   `json:"name"`
 	Value     float64  `json:"value"`
 	Unit      string   `json:"unit"`
-	Reference *float64 `json:"reference"` // the reference driver's value; null where there is none
-	Target    *float64 `json:"target"`    // what the value must not exceed; null where none is set
-	Holds     bool     `json:"holds"`     // false only where a target is missed
+	Reference *float64 `json:"reference"` // the reference driver's value; null if there is none
+	Target    *float64 `json:"target"`    // upper limit of the value; null if there is none
+	Holds     bool     `json:"holds"`     // false only if a target is missed
 }
 
 type results []result
 
-// add appends a value; a target of NaN, or a reference of NaN, stands for none.
+// add appends a value. NaN as the reference or the target means none.
 func (r *results) add(name string, value float64, unit string, reference, target float64) {
 	value = round(value)
 	known := func(x float64) *float64 {
@@ -38,7 +38,7 @@ func (r *results) add(name string, value float64, unit string, reference, target
 
 var none = math.NaN()
 
-// print shows the table.
+// print prints the table.
 func (r results) print() {
 	if len(r) == 0 {
 		return
@@ -94,7 +94,7 @@ func number(x *float64) string {
 	return strconv.FormatFloat(*x, 'f', -1, 64)
 }
 
-// round keeps three digits behind the point.
+// round keeps three decimals.
 func round(x float64) float64 { return math.Round(x*1000) / 1000 }
 
 // quantile of values, by the nearest rank.

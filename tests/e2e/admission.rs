@@ -1,4 +1,4 @@
-//! The ValidatingAdmissionPolicy beside each node plugin: its own driver's slices of its own node, and nothing else.
+//! The ValidatingAdmissionPolicy of each node plugin: it may write its own driver's slices of its own node, and nothing else.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn slice(node: &str, driver: &str) -> Value {
     })
 }
 
-/// Creates a slice (dry run) as the plugin with a token of a pod on `node`; what the API server says against it.
+/// Creates a slice (dry run) as the plugin, with the token of a pod on `node`. Returns the API server's objection, if any.
 async fn as_plugin_on(c: &Cluster, node: Option<&str>, slice: &Value) -> Option<String> {
     let mut request = http::Request::post("/apis/resource.k8s.io/v1/resourceslices?dryRun=All")
         .header("content-type", "application/json")
@@ -37,7 +37,7 @@ async fn as_plugin_on(c: &Cluster, node: Option<&str>, slice: &Value) -> Option<
 #[tokio::test]
 async fn a_node_plugin_writes_its_own_drivers_slices_of_its_own_node_and_nothing_else() {
     let c = Cluster::with_driver("admission").await;
-    // The API server compiles a policy some time after it was made.
+    // The API server compiles a policy some time after it was created.
     eventually("the policy is in force", || async {
         as_plugin_on(&c, Some(NODE), &slice("elsewhere", "dra.cpu")).await.ok_or("a foreign slice was taken")
     })

@@ -1,4 +1,5 @@
-//! Bad DraDriverConfigs: refused by the API server where it can know, else Stalled with what to mend.
+//! Invalid DraDriverConfigs: the API server rejects what it can check; the others are Stalled with a message that says what to
+//! fix.
 
 use dra_operator::api::DraDriverConfig;
 use kube::{Api, core::DynamicObject};
@@ -9,7 +10,7 @@ use super::support::{
     eventually,
 };
 
-/// A good object, changed at one place; null removes.
+/// A valid object, changed in one place; null removes the field.
 fn changed(path: &str, value: Value) -> Value {
     let mut config = json!({
         "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "metadata": {"name": "bad"},
@@ -28,7 +29,7 @@ fn changed(path: &str, value: Value) -> Value {
     config
 }
 
-/// What the API server says to it, as `kubectl create --dry-run=server` asks.
+/// The API server's answer to `kubectl create --dry-run=server`.
 async fn answer(c: &Cluster, config: &Value) -> Result<DynamicObject, String> {
     let strict = "/apis/dra-operator.dev/v1alpha1/dradriverconfigs?dryRun=All&fieldValidation=Strict";
     let request = http::Request::post(strict).header("content-type", "application/json");
@@ -44,7 +45,7 @@ fn api(c: &Cluster) -> Api<DynamicObject> {
 }
 
 #[tokio::test]
-async fn the_api_server_refuses_what_it_can_know_to_be_wrong_and_says_what_to_write() {
+async fn the_api_server_rejects_what_it_can_check_and_says_what_to_write() {
     let c = Cluster::with_operator("bad-input").await;
     let good = answer(&c, &changed("/metadata/name", json!("good"))).await.unwrap();
     assert_eq!(good.data["status"]["observedGeneration"], -1, "at birth");
@@ -131,7 +132,7 @@ async fn what_claims_refer_to_cannot_change() {
     assert!(refused.to_string().contains("delete this DraDriverConfig"), "{refused}");
 }
 
-/// Applies `spec` as config `cpu` and waits until it is Stalled; the reason and the message.
+/// Applies `spec` as the config `cpu` and waits until it is Stalled. Returns the reason and the message.
 async fn stalled(c: &Cluster, spec: Value) -> (String, String) {
     c.apply_config(CONFIG, spec).await;
     let config = c
@@ -142,7 +143,7 @@ async fn stalled(c: &Cluster, spec: Value) -> (String, String) {
 }
 
 #[tokio::test]
-async fn what_only_shows_when_it_is_made_stalls_the_config_with_the_servers_words() {
+async fn what_only_fails_when_an_object_is_created_stalls_the_config_with_the_servers_message() {
     let c = Cluster::with_driver("bad-made").await;
     let with = |path: &str, value: Value| {
         let mut spec = c.spec();
@@ -187,7 +188,7 @@ async fn what_only_shows_when_it_is_made_stalls_the_config_with_the_servers_word
         let (reason, message) = stalled(&c, with(path, value.clone())).await;
         assert_eq!(reason, wanted_reason, "{path} = {value}: {message}");
         assert!(message.contains(wanted), "{path} = {value}: {message}");
-        // What served before serves on, and the mended object is ready again.
+        // What served before keeps serving, and the corrected object is ready again.
         assert!(!c.plugin_pods().await.is_empty());
         c.apply_config(CONFIG, c.spec()).await;
         c.config_is_ready(CONFIG).await;
@@ -195,7 +196,7 @@ async fn what_only_shows_when_it_is_made_stalls_the_config_with_the_servers_word
 }
 
 #[tokio::test]
-async fn an_object_that_cannot_be_read_says_so_and_stops_no_other() {
+async fn an_object_that_cannot_be_parsed_says_so_and_does_not_stop_others() {
     let c = Cluster::with_driver("bad-read").await;
     let mut spec = c.spec();
     spec["nodePlugin"]["affinity"] = json!({"nodeAffinty": {}});

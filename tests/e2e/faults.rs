@@ -1,4 +1,4 @@
-//! What breaks on a node, and that nothing is lost and nothing given twice.
+//! Faults on a node: nothing is lost, and nothing is given out twice.
 
 use std::{fs, path::PathBuf};
 
@@ -17,7 +17,7 @@ use super::support::{
     objects::{claim, pod},
 };
 
-/// A pinned pod `pinned` with claim `one`, a pod `neighbour` kept off its CPUs; answers the CPUs held.
+/// A pinned pod `pinned` with the claim `one`, and a pod `neighbour` that is kept off its CPUs. Returns the CPUs held.
 async fn pinned_and_neighbour(c: &Cluster) -> CpuSet {
     plugin_is_ready_again(c).await;
     c.create::<Pod>(pod("neighbour", None)).await;
@@ -35,7 +35,7 @@ async fn still_pinned(c: &Cluster, held: &CpuSet) {
     c.container_has("neighbour", "main", &online().difference(held)).await;
 }
 
-/// Another claim gets the CPUs that are left, never those held; then everything is released.
+/// Another claim gets the remaining CPUs, never those held. Then everything is released.
 async fn another_claim_gets_the_rest(c: &Cluster, held: &CpuSet) {
     c.create::<ResourceClaim>(claim("another", 1)).await;
     c.create::<Pod>(pod("another", Some("another"))).await;
@@ -60,7 +60,7 @@ async fn plugin_is_ready_again(c: &Cluster) {
 }
 
 #[tokio::test]
-async fn a_plugin_killed_while_pods_run_comes_back_with_what_it_had_given() {
+async fn a_plugin_killed_while_pods_run_restarts_with_the_same_claims() {
     let c = Cluster::with_driver("killed").await;
     let held = pinned_and_neighbour(&c).await;
     kill(&plugin_processes());
@@ -70,7 +70,7 @@ async fn a_plugin_killed_while_pods_run_comes_back_with_what_it_had_given() {
 }
 
 #[tokio::test]
-async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothing_twice() {
+async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothing_out_twice() {
     let c = Cluster::with_driver("killed-prepare").await;
     // Each round kills a little later after the pod was created: before, during and after Prepare.
     for (round, after) in [0_u64, 120, 240, 360, 480].into_iter().enumerate() {
@@ -105,7 +105,7 @@ async fn a_plugin_killed_at_any_moment_of_prepare_loses_nothing_and_gives_nothin
 }
 
 #[tokio::test]
-async fn what_a_pod_deleted_by_force_still_runs_on_is_waited_for() {
+async fn prepare_waits_for_the_cpus_that_a_pod_deleted_by_force_still_runs_on() {
     let c = Cluster::with_driver("forced").await;
     plugin_is_ready_again(&c).await;
     let all = c.slices().await.iter().map(|slice| slice.spec.devices.as_ref().map_or(0, Vec::len)).sum::<usize>();
@@ -113,7 +113,7 @@ async fn what_a_pod_deleted_by_force_still_runs_on_is_waited_for() {
         c.create::<ResourceClaim>(claim(name, u32::try_from(all).unwrap())).await;
     }
     let mut first = pod("first", Some("first"));
-    // A container's first process that has no handler for SIGTERM runs on until this is over.
+    // The first process of a container, if it does not handle SIGTERM, runs until this is over.
     first["spec"]["containers"][0]["command"] = json!(["sleep", "100000"]);
     first["spec"]["terminationGracePeriodSeconds"] = 10.into();
     c.create::<Pod>(first).await;
@@ -147,7 +147,7 @@ async fn slices_are_published_again_after_a_kubelet_restart_and_pods_stay_pinned
 }
 
 #[tokio::test]
-async fn a_slice_deleted_by_a_stranger_is_published_again() {
+async fn a_slice_that_someone_else_deleted_is_published_again() {
     let c = Cluster::with_driver("stranger").await;
     let before = c.slices().await;
     let gone = before[0].name_any();
@@ -168,7 +168,7 @@ fn devices(slices: &[ResourceSlice]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn pinning_goes_on_after_a_containerd_restart() {
+async fn pinning_continues_after_a_containerd_restart() {
     let c = Cluster::with_driver("containerd-restart").await;
     let held = pinned_and_neighbour(&c).await;
     script("restart", &["containerd"]);
@@ -181,7 +181,7 @@ async fn pinning_goes_on_after_a_containerd_restart() {
 }
 
 #[tokio::test]
-async fn cdi_files_are_made_again_when_the_directory_is_emptied() {
+async fn cdi_files_are_written_again_when_the_directory_is_emptied() {
     let c = Cluster::with_driver("cdi-emptied").await;
     let held = pinned_and_neighbour(&c).await;
     let cdi = c.place("CDI_DIR").to_owned();
@@ -199,7 +199,7 @@ async fn cdi_files_are_made_again_when_the_directory_is_emptied() {
         if now == wanted { Ok(()) } else { Err(now) }
     })
     .await;
-    // The container of a running pod can be made anew, which needs the file.
+    // The container of a running pod can be recreated, which needs the file.
     tool("kubectl", &["-n", &c.namespace, "exec", "pinned", "--", "true"]);
     another_claim_gets_the_rest(&c, &held).await;
 }
@@ -233,7 +233,7 @@ async fn a_truncated_checkpoint_fails_closed_and_says_so() {
     another_claim_gets_the_rest(&c, &held).await;
 }
 
-/// A file that has lost its second half, and gets it back at the end.
+/// A file that has lost its second half, which is restored at the end.
 struct Halved {
     path: PathBuf,
     whole: Vec<u8>,

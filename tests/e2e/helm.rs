@@ -38,7 +38,7 @@ async fn helm_upgrade_changes_the_controller_and_leaves_pods_pinned() {
     assert_eq!(deployment.spec.template.metadata.unwrap().annotations.unwrap()["upgraded"], "yes");
     c.config_is_ready(CONFIG).await;
     assert_eq!(c.cpus_of("pinned", "main"), held);
-    // Node plugins run the controller's own image, which no value names for them.
+    // Node plugins run the controller's own image without a value that names it.
     let image = |spec: Option<PodSpec>| spec.unwrap().containers.remove(0).image;
     let own = image(c.in_operator_namespace::<Deployment>().get("dra-operator").await.unwrap().spec.template.spec);
     assert_eq!(image(c.daemon_set().await.spec.template.spec), own);
@@ -46,7 +46,7 @@ async fn helm_upgrade_changes_the_controller_and_leaves_pods_pinned() {
 }
 
 #[tokio::test]
-async fn helm_uninstall_leaves_nothing_but_what_keep_says() {
+async fn helm_uninstall_removes_everything_but_what_it_is_told_to_keep() {
     let c = Cluster::with_driver("helm-uninstall").await;
     c.delete_config(CONFIG).await;
     tool("helm", &["uninstall", "dra-operator", "--namespace", NAMESPACE, "--wait"]);
@@ -72,7 +72,7 @@ async fn helm_uninstall_leaves_nothing_but_what_keep_says() {
 }
 
 #[tokio::test]
-async fn who_may_view_the_cluster_may_read_all_that_the_menu_reads() {
+async fn whoever_may_view_the_cluster_may_read_everything_that_the_menu_reads() {
     let c = Cluster::with_operator("viewer").await;
     let (binding, user) = ("viewer-of-e2e", "viewer-of-e2e");
     let unbind = || tool("kubectl", &["delete", "clusterrolebinding", binding, "--ignore-not-found"]);
@@ -91,7 +91,7 @@ async fn who_may_view_the_cluster_may_read_all_that_the_menu_reads() {
     drop(c);
 }
 
-/// Whatever there is of the product: objects of any kind by the label that all have, and what has none.
+/// Everything of the product that exists: objects of any kind with the label that all have, and what does not have it.
 async fn left(c: &Cluster) -> Vec<String> {
     let ours = ListParams::default().labels("app.kubernetes.io/name=dra-operator");
     let mut left: Vec<String> = Vec::new();

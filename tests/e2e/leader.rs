@@ -1,4 +1,4 @@
-//! Two controllers: one leads, the other takes over at once when the first goes.
+//! Two controllers: one leads, and the other takes over at once when the first stops.
 
 use k8s_openapi::api::{apps::v1::DaemonSet, coordination::v1::Lease, core::v1::Pod};
 use kube::{
@@ -18,7 +18,7 @@ async fn leader(c: &Cluster) -> Option<String> {
 }
 
 #[tokio::test]
-async fn when_the_leader_goes_the_one_standing_by_leads_and_the_lease_is_never_renewed() {
+async fn when_the_leader_stops_the_standby_leads_and_the_lease_is_never_renewed() {
     let c = Cluster::with_driver("leader").await;
     c.helm_install(&["--set", "replicas=2"]);
     let leases = c.in_operator_namespace::<Lease>();
@@ -33,7 +33,7 @@ async fn when_the_leader_goes_the_one_standing_by_leads_and_the_lease_is_never_r
         }
     })
     .await;
-    // It works: what is edited by hand is put right.
+    // It works: it reverts a manual change.
     let name = c.daemon_set().await.name_any();
     let edit = json!({"spec": {"template": {"spec": {"priorityClassName": "system-cluster-critical"}}}});
     let sets = c.in_operator_namespace::<DaemonSet>();

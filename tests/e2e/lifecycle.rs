@@ -1,4 +1,4 @@
-//! A DraDriverConfig's life: applied, changed, disturbed, deleted.
+//! The life of a DraDriverConfig: applied, changed, disturbed, deleted.
 
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
@@ -115,7 +115,7 @@ async fn a_node_that_offers_nothing_and_a_class_that_matches_nothing_say_why() {
 }
 
 #[tokio::test]
-async fn a_daemon_set_edited_by_hand_is_put_right() {
+async fn a_daemon_set_edited_by_hand_is_restored() {
     let c = Cluster::with_driver("drift").await;
     let before = c.daemon_set().await;
     let edit = json!({"spec": {"template": {"spec": {"priorityClassName": "", "containers": [{"name": before.spec.template.spec.as_ref().unwrap().containers[0].name, "image": "docker.io/local/other:1"}]}}}});
@@ -137,7 +137,7 @@ async fn a_daemon_set_edited_by_hand_is_put_right() {
 }
 
 #[tokio::test]
-async fn a_device_class_of_somebody_else_is_never_overwritten() {
+async fn a_device_class_of_someone_else_is_never_overwritten() {
     let c = Cluster::with_operator("foreign").await;
     c.delete_config(CONFIG).await;
     let foreign = json!({"metadata": {"name": "taken", "labels": {"app.kubernetes.io/managed-by": "somebody"}}, "spec": {"selectors": [{"cel": {"expression": "device.driver == \"other\""}}]}});
@@ -162,7 +162,7 @@ async fn a_device_class_of_somebody_else_is_never_overwritten() {
 }
 
 #[tokio::test]
-async fn a_config_deleted_while_a_claim_is_in_use_waits_and_names_it() {
+async fn a_config_deleted_while_a_claim_is_in_use_waits_and_names_the_claim() {
     let c = Cluster::with_driver("in-use").await;
     c.create::<ResourceClaim>(claim("held", 1)).await;
     c.create::<Pod>(pod("holder", Some("held"))).await;
@@ -191,7 +191,7 @@ async fn a_config_deleted_while_a_claim_is_in_use_waits_and_names_it() {
 }
 
 #[tokio::test]
-async fn a_controller_killed_in_the_middle_of_a_roll_out_finishes_it() {
+async fn a_controller_killed_during_a_roll_out_finishes_it() {
     let c = Cluster::with_driver("controller-killed").await;
     let mut spec = c.spec();
     spec["nodePlugin"]["annotations"] = json!({"example.com/roll": "again"});
@@ -206,7 +206,7 @@ async fn a_controller_killed_in_the_middle_of_a_roll_out_finishes_it() {
 }
 
 #[tokio::test]
-async fn a_broken_image_halts_the_roll_out_and_the_old_pod_serves_on() {
+async fn a_broken_image_halts_the_roll_out_and_the_old_pod_keeps_serving() {
     let c = Cluster::with_driver("broken-image").await;
     let old = c.plugin_pods().await[0].name_any();
     let mut spec = c.spec();

@@ -1,7 +1,7 @@
-//! What must hold on a real cluster: real API server, scheduler, kubelet and container runtime.
+//! What must hold on a real cluster, with a real API server, scheduler, kubelet and container runtime.
 //!
-//! Run by `make test-cluster`, which starts the cluster, loads the image and says where it is by `KUBECONFIG`. Tests run
-//! one at a time: there is one node, and its CPUs are what the tests are about.
+//! `make test-cluster` runs these tests: it starts the cluster, loads the image and sets `KUBECONFIG`. They run one at a time,
+//! because there is one node and they all test its CPUs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

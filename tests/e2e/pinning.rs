@@ -1,4 +1,4 @@
-//! A claim's containers run on exactly the CPUs it was given, and nobody else does.
+//! A claim's containers run on exactly the CPUs that were allocated to it, and no other container does.
 
 use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
 use serde_json::json;
@@ -11,7 +11,7 @@ use super::support::{
 };
 
 #[tokio::test]
-async fn a_claims_container_runs_on_its_cpus_and_a_neighbour_keeps_off_until_it_ends() {
+async fn a_claims_container_runs_on_its_cpus_and_a_neighbour_stays_off_until_it_ends() {
     let c = Cluster::with_driver("pinning").await;
     c.create::<Pod>(pod("neighbour", None)).await;
     c.pod_is_ready("neighbour").await;
@@ -39,13 +39,13 @@ async fn a_claims_container_runs_on_its_cpus_and_a_neighbour_keeps_off_until_it_
 }
 
 #[tokio::test]
-async fn with_no_claim_on_the_node_no_container_is_touched() {
+async fn without_a_claim_on_the_node_no_container_is_touched() {
     let c = Cluster::with_driver("untouched").await;
     c.create::<Pod>(pod("plain", None)).await;
     let pod = c.pod_is_ready("plain").await;
     let status = pod.status.unwrap().container_statuses.unwrap().remove(0);
     let id = status.container_id.unwrap().rsplit('/').next().unwrap().to_owned();
-    // An unset cpuset is what the container was created with: an empty string in the runtime's own spec.
+    // The container was created without a cpuset: an empty string in the runtime's own spec.
     let spec = super::support::cluster::tool(
         "ctr",
         &["--address", c.place("CONTAINERD_SOCKET"), "-n", "k8s.io", "containers", "info", "--spec", &id],
@@ -138,7 +138,7 @@ async fn init_containers_and_restarted_containers_are_pinned_too() {
 }
 
 #[tokio::test]
-async fn broken_opaque_parameters_fail_that_claim_alone() {
+async fn invalid_opaque_parameters_fail_only_their_claim() {
     let c = Cluster::with_driver("parameters").await;
     let mut broken = claim("broken", 1);
     let parameters = json!({"pinTo": "the moon"});

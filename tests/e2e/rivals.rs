@@ -1,4 +1,4 @@
-//! Two configs that want one node: one of them serves it, whatever the drivers' names.
+//! Two configs that select the same node: one of them serves it, whatever the drivers are called.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
@@ -15,7 +15,7 @@ async fn two_configs_of_one_driver_on_one_node_stall_the_younger_which_names_the
 }
 
 #[tokio::test]
-async fn another_driver_name_makes_the_cpus_of_a_node_no_others() {
+async fn another_driver_name_does_not_make_them_other_cpus() {
     overlap("overlap-of-kind", "other.cpu").await;
 }
 
@@ -41,14 +41,14 @@ async fn overlap(namespace: &str, younger_driver: &str) {
     c.delete_config("younger").await;
 }
 
-/// Gives the node a label, or takes it away.
+/// Adds a label to the node, or removes it.
 async fn label(c: &Cluster, key: &str, value: Value) {
     let labels = json!({"metadata": {"labels": {key: value}}});
     c.all::<Node>().patch("dra-node-1", &PatchParams::default(), &Patch::Merge(labels)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_node_that_comes_to_be_of_two_configs_keeps_the_plugin_it_has() {
+async fn a_node_that_two_configs_come_to_select_keeps_the_plugin_it_has() {
     const OLDER: &str = "e2e.dra-operator.dev/older";
     const YOUNGER: &str = "e2e.dra-operator.dev/younger";
     let c = Cluster::with_operator("rivals").await;

@@ -1,4 +1,4 @@
-//! What others do to the operator's objects, and what keeps it from making them.
+//! What others do to the operator's objects, and what prevents the operator from creating them.
 
 use dra_operator::api::DraDriverConfig;
 use k8s_openapi::api::{
@@ -24,7 +24,7 @@ fn by_hand() -> PatchParams {
 }
 
 #[tokio::test]
-async fn a_plugin_that_no_kubelet_takes_up_halts_the_roll_out_and_is_named_while_the_old_one_serves() {
+async fn a_plugin_that_no_kubelet_registers_halts_the_roll_out_and_is_named_while_the_old_one_serves() {
     let c = Cluster::with_driver("kubelet-root").await;
     let mut wrong = c.spec();
     wrong["nodePlugin"]["kubeletRootDir"] = json!("/var/lib/no-kubelet");
@@ -57,7 +57,7 @@ async fn a_plugin_that_no_kubelet_takes_up_halts_the_roll_out_and_is_named_while
 }
 
 #[tokio::test]
-async fn pods_that_cannot_be_made_halt_the_roll_out_and_no_device_is_said_to_be_healthy() {
+async fn pods_that_cannot_be_created_halt_the_roll_out_and_no_device_is_reported_healthy() {
     let c = Cluster::with_operator("quota").await;
     c.delete_config(CONFIG).await;
     let quotas = c.in_operator_namespace::<ResourceQuota>();
@@ -80,7 +80,7 @@ async fn pods_that_cannot_be_made_halt_the_roll_out_and_no_device_is_said_to_be_
         .await;
     assert_eq!(condition(&config, "ResourcesHealthy").map(|(status, ..)| status), Some("False"));
     c.delete_and_wait(&quotas, "none").await;
-    // The DaemonSet controller pauses longer after each failure; a change of the DaemonSet it looks at soon.
+    // The DaemonSet controller waits longer after each failure, but handles a change of the DaemonSet soon.
     let mut changed = c.spec();
     changed["nodePlugin"]["annotations"] = json!({"example.com/after": "the quota"});
     c.apply_config(CONFIG, changed).await;
@@ -88,7 +88,7 @@ async fn pods_that_cannot_be_made_halt_the_roll_out_and_no_device_is_said_to_be_
 }
 
 #[tokio::test]
-async fn a_copy_of_a_class_is_its_makers_and_stays() {
+async fn a_copy_of_a_class_belongs_to_its_creator_and_stays() {
     let c = Cluster::with_driver("copy").await;
     let original = c.class(CLASS).await.unwrap();
     let classes = c.all::<DeviceClass>();
@@ -107,7 +107,7 @@ async fn a_copy_of_a_class_is_its_makers_and_stays() {
 }
 
 #[tokio::test]
-async fn rights_that_somebody_adds_or_aggregates_are_taken_back() {
+async fn rights_that_someone_adds_or_aggregates_are_removed() {
     let c = Cluster::with_driver("rights").await;
     let (roles, bindings) = (c.all::<ClusterRole>(), c.all::<ClusterRoleBinding>());
     let (role, binding) = (roles.get(ROLE).await.unwrap(), bindings.get(ROLE).await.unwrap());
@@ -127,7 +127,7 @@ async fn rights_that_somebody_adds_or_aggregates_are_taken_back() {
 }
 
 #[tokio::test]
-async fn a_condition_that_somebody_else_wrote_does_not_stay() {
+async fn a_condition_that_someone_else_wrote_is_removed() {
     let c = Cluster::with_driver("status").await;
     let configs = c.all::<DraDriverConfig>();
     let foreign = json!({

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// driver remembers what is prepared in a checkpoint, and tells the container runtime by CDI files.
+// driver keeps prepared claims in a checkpoint, and passes them to the container runtime in CDI files.
 type driver struct {
 	name, checkpoint, cdiDir string
 
@@ -54,7 +54,7 @@ func (d *driver) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Devi
 		return devices, nil
 	}
 	var devices []kubeletplugin.Device
-	names := map[string]string{} // CDI device → the devices it stands for
+	names := map[string]string{} // CDI device → the devices it represents
 	for _, result := range claim.Status.Allocation.Devices.Results {
 		if result.Driver != d.name {
 			continue
@@ -123,7 +123,7 @@ func (d *driver) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceH
 	return kubeletplugin.ErrHealthNotSupported
 }
 
-// save replaces the checkpoint so that it is on disk when this returns.
+// save replaces the checkpoint; it is on disk when save returns.
 func (d *driver) save() error {
 	text, err := json.Marshal(d.prepared)
 	if err != nil {
@@ -136,8 +136,8 @@ func (d *driver) cdiFile(uid types.UID) string {
 	return filepath.Join(d.cdiDir, fmt.Sprintf("%s-%s.json", d.name, uid))
 }
 
-// writeCDI gives each request's containers an environment variable with their devices. The file is not
-// synced: a reboot empties the directory anyway.
+// writeCDI gives the containers of each request an environment variable with their devices. It does not sync
+// the file: a reboot empties the directory anyway.
 func (d *driver) writeCDI(uid types.UID, names map[string]string) error {
 	type edits struct {
 		Env []string `json:"env"`
@@ -157,7 +157,7 @@ func (d *driver) writeCDI(uid types.UID, names map[string]string) error {
 	return replace(d.cdiFile(uid), text, 0o644, false)
 }
 
-// replace writes a file at once: a reader sees the old or the new one.
+// replace writes a file atomically: a reader sees the old or the new one.
 func replace(path string, text []byte, mode os.FileMode, durable bool) error {
 	file, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {

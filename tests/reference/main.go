@@ -1,5 +1,5 @@
-// Reference is the node plugin that `make bench` measures dra-operator against: what most drivers
-// are, a small Go program over Kubernetes' own kubeletplugin library. It publishes the devices in a
+// Reference is the node plugin that `make bench` measures dra-operator against: like most
+// drivers, a small Go program built on Kubernetes' own kubeletplugin library. It publishes the devices in a
 // file, prepares claims with a checkpoint and a CDI file each, and has no other feature.
 package main
 
@@ -39,7 +39,7 @@ func main() {
 	exitOn(err)
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	exitOn(err)
-	// As drivers that serve many pods do: client-go's own limit of 5 requests a second would measure the limit.
+	// Like drivers that serve many pods. Otherwise client-go's limit of 5 requests per second would be what is measured.
 	config.QPS = -1
 	client, err := kubernetes.NewForConfig(config)
 	exitOn(err)
@@ -61,7 +61,7 @@ func main() {
 	plugin.Stop()
 }
 
-// readDevices turns recorded slices into one pool of the node with the same devices in the same slices.
+// readDevices turns recorded slices into one pool of this node, with the same devices in the same slices.
 func readDevices(file, nodeName string) (resourceslice.DriverResources, error) {
 	var list resourceapi.ResourceSliceList
 	text, err := os.ReadFile(file)

@@ -1,4 +1,4 @@
-//! Clients and tools of the cluster under test, and the product installed on it by its chart. IO.
+//! Clients and tools for the cluster under test, and the product that its chart installs there. IO.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use super::eventually;
 
-/// Where the chart is installed.
+/// The namespace of the chart.
 pub(crate) const NAMESPACE: &str = "dra-operator";
 /// The configuration that most tests use.
 pub(crate) const CONFIG: &str = "cpu";
@@ -66,7 +66,7 @@ impl Cluster {
         cluster
     }
 
-    /// The bare cluster.
+    /// The cluster alone.
     pub(crate) async fn connect(name: &str) -> Self {
         let client =
             Client::try_default().await.expect("KUBECONFIG says where the cluster is: use `make test-cluster`");
@@ -74,12 +74,12 @@ impl Cluster {
             .expect("`make cluster-up` writes target/cluster/env");
         let env =
             env.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-        // A namespace takes seconds to end: the next run does not wait for it.
+        // A namespace takes seconds to terminate, and the next run does not wait for it.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         Self { client, namespace: format!("{name}-{now}"), env }
     }
 
-    /// A fact of `target/cluster/env`.
+    /// A value from `target/cluster/env`.
     pub(crate) fn place(&self, key: &str) -> &str {
         self.env.get(key).unwrap_or_else(|| panic!("target/cluster/env has no {key}"))
     }
@@ -105,7 +105,7 @@ impl Cluster {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// Ends what an earlier test left running, and makes a namespace of this test's own.
+    /// Stops what an earlier test left running, and creates a namespace for this test.
     async fn fresh_namespace(&self) {
         let namespaces = self.all::<Namespace>();
         for left in namespaces.list(&ListParams::default().labels(TEST)).await.unwrap() {
@@ -113,7 +113,7 @@ impl Cluster {
             self.delete_all(&pods).await;
             self.delete_all(&claims).await;
             match namespaces.delete(&left.name_any(), &DeleteParams::default()).await {
-                // It was ending already.
+                // It was already terminating.
                 Err(kube::Error::Api(error)) if error.code == 404 || error.code == 409 => {}
                 answer => drop(answer.unwrap()),
             }
@@ -124,7 +124,7 @@ impl Cluster {
             .await;
     }
 
-    /// Deletes all at once, and waits until they are gone.
+    /// Deletes all of them at once, and waits until they are gone.
     async fn delete_all<K>(&self, api: &Api<K>)
     where
         K: Resource + Clone + Debug + DeserializeOwned,
@@ -149,7 +149,7 @@ impl Cluster {
         self.here().create(&PostParams::default(), &object).await.unwrap()
     }
 
-    /// Deletes and waits until it is gone; nothing to do when it is not there.
+    /// Deletes it and waits until it is gone; succeeds if it does not exist.
     pub(crate) async fn delete_and_wait<K>(&self, api: &Api<K>, name: &str)
     where
         K: Clone + Debug + DeserializeOwned,
@@ -167,7 +167,7 @@ impl Cluster {
         .await;
     }
 
-    /// The spec that fits this cluster: every kubelet and runtime path, and a class of every CPU.
+    /// A spec for this cluster: the paths of its kubelet and runtime, and a class of every CPU.
     pub(crate) fn spec(&self) -> Value {
         json!({
             "driver": {"cpu": {}},
@@ -181,7 +181,7 @@ impl Cluster {
         })
     }
 
-    /// DraDriverConfigs as they are kept, also those that no type of ours can read.
+    /// DraDriverConfigs as stored, including those that our types cannot parse.
     fn configs_as_written(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &ApiResource::erase::<DraDriverConfig>(&()))
     }
@@ -198,7 +198,7 @@ impl Cluster {
         self.delete_and_wait(&self.configs_as_written(), name).await;
     }
 
-    /// Waits until what was last applied is in effect.
+    /// Waits until the last applied spec is in effect.
     pub(crate) async fn config_is_ready(&self, name: &str) -> DraDriverConfig {
         self.config_where(name, "is ready", |config| {
             condition(config, "Ready").is_some_and(|(status, ..)| status == "True")
@@ -206,7 +206,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until the controller has seen the object's last generation and `holds`.
+    /// Waits until the controller has seen the object's last generation and `holds` is true.
     pub(crate) async fn config_where(
         &self,
         name: &str,
@@ -253,7 +253,7 @@ impl Cluster {
         .await
     }
 
-    /// Has the kubelet look at a pod now: after a failed Prepare it would only at its next full round, a minute later.
+    /// Makes the kubelet sync a pod now: after a failed Prepare it would do so only in its next full round, a minute later.
     pub(crate) async fn nudge(&self, pod: &str) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis().to_string();
         let patch = json!({"metadata": {"annotations": {"e2e.dra-operator.dev/nudged": now}}});
@@ -270,7 +270,7 @@ impl Cluster {
             .collect()
     }
 
-    /// `helm upgrade --install` with the given arguments more.
+    /// `helm upgrade --install` with additional arguments.
     #[allow(clippy::unused_self, reason = "it is the cluster that changes")]
     pub(crate) fn helm_install(&self, arguments: &[&str]) -> String {
         let mut all = vec![
@@ -313,7 +313,7 @@ pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs one of the cluster's tools; the test fails if it does.
+/// Runs one of the cluster's tools; if it fails, so does the test.
 pub(crate) fn tool(name: &str, arguments: &[&str]) -> String {
     run(&root().join("target/tools/bin").join(name), arguments)
 }
@@ -327,7 +327,7 @@ fn run(program: &Path, arguments: &[&str]) -> String {
     try_run(program, arguments).unwrap_or_else(|said| panic!("{} {arguments:?}:\n{said}", program.display()))
 }
 
-/// As `tool`, for what may fail: then what it said.
+/// Like `tool`, for commands that may fail: then returns their output.
 pub(crate) fn try_tool(name: &str, arguments: &[&str]) -> Result<String, String> {
     try_run(&root().join("target/tools/bin").join(name), arguments)
 }

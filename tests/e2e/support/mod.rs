@@ -10,10 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long anything here may take: image and caches are local, so what takes longer is broken.
+/// How long anything here may take. Image and caches are local, so anything slower is broken.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Polls until `look` answers `Ok`; past the deadline the test fails with what was last seen.
+/// Polls until `look` returns `Ok`. After the deadline the test fails with the last error.
 pub(crate) async fn eventually<T, E, F, Fut>(what: &str, look: F) -> T
 where
     F: Fn() -> Fut,
@@ -23,7 +23,7 @@ where
     within(DEADLINE, what, look).await
 }
 
-/// As `eventually`, with a deadline of its own.
+/// Like `eventually`, with a deadline.
 pub(crate) async fn within<T, E, F, Fut>(deadline: Duration, what: &str, look: F) -> T
 where
     F: Fn() -> Fut,

@@ -33,7 +33,7 @@ fn processes(wanted: impl Fn(&[String]) -> bool) -> Vec<i32> {
     entries.filter(|pid| wanted(&arguments(pid))).collect()
 }
 
-/// `kill -9`; a process that has already ended is as good.
+/// `kill -9`; a process that has already exited is fine.
 pub(crate) fn kill(pids: &[i32]) {
     for pid in pids {
         let pid = Pid::from_raw(*pid).unwrap();
@@ -50,7 +50,7 @@ pub(crate) fn online() -> CpuSet {
 }
 
 impl Cluster {
-    /// The CPUs that a container's first process may use, as the kernel says inside it.
+    /// The CPUs that a container's first process may use, as the kernel reports inside it.
     pub(crate) fn cpus_of(&self, pod: &str, container: &str) -> CpuSet {
         self.try_cpus_of(pod, container).unwrap()
     }
@@ -80,7 +80,7 @@ impl Cluster {
         PathBuf::from(self.place("KUBELET_ROOT_DIR")).join("plugins/dra.cpu")
     }
 
-    /// The CPUs that each claim holds, as its allocation says, by the devices' published attributes.
+    /// The CPUs that each claim holds: its allocation, looked up in the devices' published attributes.
     pub(crate) async fn cpus_of_claim(&self, claim: &str) -> CpuSet {
         let claim = self.claim(claim).await;
         let slices = self.slices().await;
@@ -90,7 +90,7 @@ impl Cluster {
     }
 }
 
-/// The CPUs of a device, as it was published: `cpuIDs` of a core.
+/// The CPUs of a device as published: `cpuIDs` of a core.
 fn device_cpus(slices: &[ResourceSlice], name: &str) -> CpuSet {
     let device = slices.iter().flat_map(|s| s.spec.devices.iter().flatten()).find(|d| d.name == name);
     let attributes = device.and_then(|d| d.attributes.as_ref()).unwrap_or_else(|| panic!("no slice has device {name}"));

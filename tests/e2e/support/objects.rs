@@ -1,4 +1,4 @@
-//! Small builders of the objects that tests create. Pure.
+//! Small builders for the objects that tests create. Pure.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(crate) fn claim_of(name: &str, requests: &Value) -> Value {
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": {"devices": {"requests": requests}}})
 }
 
-/// A pod on the real node whose one container `main` sleeps; it uses `claim` if one is given.
+/// A pod on the real node with one sleeping container `main`, which uses `claim` if there is one.
 pub(crate) fn pod(name: &str, claim: Option<&str>) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -31,7 +31,7 @@ pub(crate) fn pod(name: &str, claim: Option<&str>) -> Value {
     pod
 }
 
-/// A container that sleeps, and ends when it is told to.
+/// A container that sleeps, and exits on SIGTERM.
 pub(crate) fn container(name: &str) -> Value {
     let command = ["sh", "-c", "trap exit TERM; sleep 100000 & wait"];
     json!({"name": name, "image": "docker.io/local/busybox:1", "imagePullPolicy": "Never", "command": command})
