@@ -235,7 +235,7 @@ impl NodePlugin {
             self.readiness.set(Part::Nri, nri.connected.then_some(()).ok_or_else(problem));
         };
         tokio::select! {
-            never = nri::run(settings, Arc::clone(claims) as Arc<dyn Grants>, nri.clone()) => never,
+            never = nri::run(settings, Arc::clone(claims) as Arc<dyn Grants>, self.driver.attachment(), nri.clone()) => never,
             never = follow(&mut told, tell) => never,
         }
     }

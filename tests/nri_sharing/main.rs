@@ -112,7 +112,7 @@ impl Plugin {
             };
             runtime.block_on(async {
                 tokio::select! {
-                    never = nri::run(settings, Arc::new(grants), status.clone()) => match never {},
+                    never = nri::run(settings, Arc::new(grants), None, status.clone()) => match never {},
                     () = report => {}
                     () = stopped.cancelled() => {}
                 }

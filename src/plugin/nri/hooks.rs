@@ -15,6 +15,7 @@ use super::{
         LinuxResources, PLUGIN_SERVICE, PodSandbox, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
         UpdateContainerRequest, UpdateContainerResponse,
     },
+    sandboxes,
     ttrpc::{Code, Failure},
 };
 use crate::{
@@ -45,6 +46,10 @@ pub(super) struct Hooks {
     /// The CPUs that are online; empty if that is not known.
     online: CpuSet,
     arriving: Option<Arriving>,
+    /// Whether the runtime is asked to tell of pod sandboxes too.
+    pub follows_sandboxes: bool,
+    /// The pods of the last synchronisation, for whoever follows sandboxes.
+    pub pods: Vec<PodSandbox>,
     /// All containers, once they were synchronised.
     pub containers: Option<Containers>,
     /// What the runtime calls itself.
@@ -61,7 +66,17 @@ struct Arriving {
 impl Hooks {
     pub fn new(grants: Arc<dyn Grants>, driver: &str, remembered: HashMap<String, Remembered>, online: CpuSet) -> Self {
         let (driver, runtime) = (driver.to_owned(), String::new());
-        Self { grants, driver, remembered, online, arriving: None, containers: None, runtime }
+        Self {
+            grants,
+            driver,
+            remembered,
+            online,
+            arriving: None,
+            follows_sandboxes: false,
+            pods: Vec::new(),
+            containers: None,
+            runtime,
+        }
     }
 
     /// Takes over what is claimed now, and which CPUs are online. False if nothing changed for any container.
@@ -122,7 +137,9 @@ impl Hooks {
     fn configure(&mut self, request: ConfigureRequest) -> ConfigureResponse {
         let ConfigureRequest { runtime_name, runtime_version, nri_version, .. } = request;
         self.runtime = format!("{runtime_name} {runtime_version} (NRI {nri_version})");
-        ConfigureResponse { events: EVENTS.iter().fold(0, |events, event| events | 1 << (*event as i32 - 1)) }
+        let of_sandboxes = if self.follows_sandboxes { &sandboxes::EVENTS[..] } else { &[] };
+        let events = EVENTS.iter().chain(of_sandboxes);
+        ConfigureResponse { events: events.fold(0, |events, event| events | 1 << (*event as i32 - 1)) }
     }
 
     fn synchronize(&mut self, request: SynchronizeRequest) -> SynchronizeResponse {
@@ -147,6 +164,7 @@ impl Hooks {
         });
         let containers = Containers::synchronize(observed, &self.remembered, self.share(), self.online.clone());
         self.containers = Some(containers);
+        self.pods = arriving.pods.into_values().collect();
         // Changes go out as calls of our own: the runtime would not tell if one in this answer failed.
         SynchronizeResponse::default()
     }

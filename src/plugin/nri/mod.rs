@@ -31,16 +31,20 @@ mod connection;
 mod containers;
 mod cpuset;
 #[cfg(test)]
+mod fake_attachment;
+#[cfg(test)]
 pub(super) mod fake_runtime;
 mod hooks;
 mod limits;
 mod memory_nodes;
 mod messages;
 mod mux;
+mod reconnect;
 #[cfg(test)]
 mod recorded;
 mod remembered;
+mod sandboxes;
 mod session;
 mod ttrpc;
 
-pub use session::{Settings, run};
+pub use reconnect::{Settings, run};

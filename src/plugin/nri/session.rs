@@ -1,16 +1,12 @@
 //! Keeping connected to the runtime, and asking it for what containers lack. IO: the runtime's socket, the state
 //! directory, and the host's lists of what is online.
 
-use std::{
-    convert::Infallible,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{convert::Infallible, future::pending, path::Path, sync::Arc, time::Duration};
 
+use prost::bytes::Bytes;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 
 use super::{
@@ -18,12 +14,14 @@ use super::{
     containers::Change,
     hooks::{Hooks, update},
     messages::{RegisterPluginRequest, UpdateContainersRequest},
+    reconnect::Settings,
     remembered::RememberedFile,
+    sandboxes::Sandboxes,
     ttrpc::{Failure, Incoming},
 };
 use crate::{
-    backoff::Backoff,
     cpuset::CpuSet,
+    drivers::attachment::Attachment,
     host::Host,
     plugin::grants::{Grants, NriStatus},
 };
@@ -52,28 +50,9 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Nothing is waited for but events.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// Between attempts to connect. Short: until the runtime has its plugin back, pods start without it.
-const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
-
-/// A connection that lived for so long was a good one: the next is made at once.
-const GOOD: Duration = Duration::from_secs(10);
-
-/// What the connection to the runtime needs.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The runtime's NRI socket.
-    pub socket: PathBuf,
-    /// What the plugin calls itself in NRI: the driver's name.
-    pub plugin_name: String,
-    /// Where to remember what containers had before they were kept off claimed CPUs.
-    pub state_dir: PathBuf,
-    /// Under which the host's sysfs is.
-    pub host_root: PathBuf,
-}
-
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
-enum SessionError {
+pub(super) enum SessionError {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     #[error("the runtime refused the plugin: {0}")]
@@ -86,42 +65,11 @@ enum SessionError {
     NotUpdated,
 }
 
-/// Keeps containers where they belong, until it is dropped: then the connection is closed, and the containers stay as
-/// they are: who ends waits for [`NriStatus::applied`] first.
-pub async fn run(settings: Settings, grants: Arc<dyn Grants>, status: watch::Sender<NriStatus>) -> Infallible {
-    let mut remembered = RememberedFile::new(settings.state_dir.join("nri.json"));
-    let mut repeats = 0;
-    let mut last_problem = String::new();
-    loop {
-        let start = Instant::now();
-        let Err(error) = serve(&settings, &grants, &status, &mut remembered).await;
-        repeats = repeats_after(repeats, start.elapsed());
-        let problem = error.to_string();
-        let was_connected = status.borrow().connected;
-        if was_connected || problem != last_problem {
-            tracing::warn!(socket = %settings.socket.display(), "NRI: {problem}; connecting again");
-        }
-        status.send_if_modified(|status| {
-            let reconnects = status.reconnects + u64::from(was_connected);
-            let now = NriStatus { connected: false, applied: 0, reconnects, problem: Some(problem.clone()) };
-            let changed = *status != now;
-            *status = now;
-            changed
-        });
-        last_problem = problem;
-        sleep(BACKOFF.pause(repeats)).await;
-    }
-}
-
-/// How often the pause is doubled after a connection that lived this long.
-fn repeats_after(before: u32, lived: Duration) -> u32 {
-    if lived >= GOOD { 0 } else { before.saturating_add(1) }
-}
-
 /// One connection, until it ends.
-async fn serve(
+pub(super) async fn serve(
     settings: &Settings,
     grants: &Arc<dyn Grants>,
+    attachment: Option<&Arc<dyn Attachment>>,
     status: &watch::Sender<NriStatus>,
     remembered: &mut RememberedFile,
 ) -> Result<Infallible, SessionError> {
@@ -144,6 +92,7 @@ async fn serve(
             remembered_before(settings),
             online(&settings.host_root),
         ),
+        sandboxes: attachment.map(|attachment| Sandboxes::new(Arc::clone(attachment), Arc::clone(grants))),
         in_flight: None,
         retry_at: None,
         widen_at: None,
@@ -151,6 +100,8 @@ async fn serve(
         all_claimed: false,
         overlapping: 0,
     };
+    session.hooks.follows_sandboxes = session.sandboxes.is_some();
+
     let deadline = Instant::now() + SYNCHRONIZE_TIMEOUT;
     let mut grants_live = true;
     loop {
@@ -170,14 +121,16 @@ async fn serve(
         tokio::select! {
             incoming = connection.receive() => match incoming? {
                 Incoming::Call { stream, service, method, payload } => {
-                    let answer = session.answer(&service, &method, payload);
-                    connection.answer(stream, answer).await?;
+                    if let Some(answer) = session.answer(stream, &service, &method, payload) {
+                        connection.answer(stream, answer).await?;
+                    }
                 }
                 Incoming::Answer { stream, result } if stream == registering => {
                     result.map_err(|failure| SessionError::Refused(failure.message))?;
                 }
                 Incoming::Answer { stream, result } => session.answered(stream, result),
             },
+            (stream, answer) = sandbox_answer(&mut session.sandboxes) => connection.answer(stream, answer).await?,
             news = changes.changed(), if grants_live => match news {
                 Ok(()) => {
                     session.state = *changes.borrow_and_update();
@@ -193,12 +146,22 @@ async fn serve(
     }
 }
 
+/// The next answer about a pod sandbox; never, for a driver that attaches nothing.
+async fn sandbox_answer(sandboxes: &mut Option<Sandboxes>) -> (u32, Result<Vec<u8>, Failure>) {
+    match sandboxes {
+        Some(sandboxes) => sandboxes.answer().await,
+        None => pending().await,
+    }
+}
+
 /// One connection's state.
 struct Session<'a> {
     settings: &'a Settings,
     status: &'a watch::Sender<NriStatus>,
     remembered: &'a mut RememberedFile,
     hooks: Hooks,
+    /// Of a driver that attaches devices to pod sandboxes.
+    sandboxes: Option<Sandboxes>,
     /// The number of the state of the claims that containers are being brought to.
     state: u64,
     /// The call that the runtime has not answered yet. One at a time: changes that come meanwhile are made together.
@@ -220,7 +183,14 @@ struct InFlight {
 }
 
 impl Session<'_> {
-    fn answer(&mut self, service: &str, method: &str, payload: prost::bytes::Bytes) -> Result<Vec<u8>, Failure> {
+    /// Answers a call of the runtime; `None` if the answer comes later.
+    fn answer(&mut self, stream: u32, service: &str, method: &str, payload: Bytes) -> Option<Result<Vec<u8>, Failure>> {
+        if let Some(sandboxes) = &mut self.sandboxes
+            && sandboxes.take_call(stream, method, &payload)
+        {
+            return None;
+        }
+
         if let "Synchronize" | "CreateContainer" = method {
             // What was prepared for it may be newer than the last change that was seen.
             self.refresh();
@@ -234,8 +204,11 @@ impl Session<'_> {
         }
         if method == "Synchronize" && self.hooks.containers.is_some() {
             tracing::info!(runtime = self.hooks.runtime, "NRI: synchronised");
+            if let Some(sandboxes) = &mut self.sandboxes {
+                sandboxes.synchronize(std::mem::take(&mut self.hooks.pods));
+            }
         }
-        answer
+        Some(answer)
     }
 
     /// Takes over what is claimed now.
@@ -273,7 +246,7 @@ impl Session<'_> {
     }
 
     /// The runtime answered a call.
-    fn answered(&mut self, stream: u32, result: Result<prost::bytes::Bytes, Failure>) {
+    fn answered(&mut self, stream: u32, result: Result<Bytes, Failure>) {
         let (Some(containers), Some(InFlight { changes, .. })) =
             (&mut self.hooks.containers, self.in_flight.take_if(|in_flight| in_flight.stream == stream))
         else {

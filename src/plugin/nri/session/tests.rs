@@ -2,20 +2,21 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard},
+    sync::{Mutex, MutexGuard, atomic::Ordering},
 };
 
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use super::*;
+use super::{super::reconnect::run, *};
 use crate::{
     drivers::{Grant, GrantError, pinning::Pinning},
     plugin::{
         grants::{ContainerIdentity, Refusal},
         nri::{
+            fake_attachment::FakeAttachment,
             fake_runtime::{FakePlugin, FakeRuntime, container, pod},
-            messages::{Container, CreateContainerRequest, CreateContainerResponse},
+            messages::{Container, ContainerEvent, CreateContainerRequest, CreateContainerResponse, Empty, Event},
             ttrpc::Code,
         },
     },
@@ -24,6 +25,9 @@ use crate::{
 /// Prepared claims: `TOKEN=x` in a container's environment is the claim x.
 struct FakeGrants {
     pinning: Pinning,
+    /// What every pod's claims hold together.
+    of_pod: Vec<Grant>,
+    attachment: Option<Arc<dyn Attachment>>,
     state: Mutex<(BTreeMap<String, Grant>, Option<Grant>)>,
     changes: watch::Sender<u64>,
     /// CPUs that cannot be used now.
@@ -62,7 +66,7 @@ impl Grants for FakeGrants {
     }
 
     fn of_pod(&self, _: &str) -> Vec<Grant> {
-        vec![]
+        self.of_pod.clone()
     }
 
     fn pinning(&self) -> Pinning {
@@ -108,11 +112,21 @@ impl Node {
     }
 
     fn start_with(pinning: Pinning, claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
+        Self::start_attaching(pinning, None, claims, remainder)
+    }
+
+    fn start_attaching(
+        pinning: Pinning,
+        attachment: Option<Arc<dyn Attachment>>,
+        claims: &[(&str, &str)],
+        remainder: Option<&str>,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         online(&directory, "0-7");
         let runtime = FakeRuntime::listen(&directory.path().join("nri.sock"));
+        let (of_pod, changes) = (vec![grant("1")], watch::Sender::new(0));
         let (state, unusable) = (Mutex::default(), Mutex::default());
-        let grants = Arc::new(FakeGrants { pinning, state, changes: watch::Sender::new(0), unusable });
+        let grants = Arc::new(FakeGrants { pinning, of_pod, attachment, state, changes, unusable });
         grants.set(claims, remainder);
         let (plugin, status) = Self::plugin(&directory, &grants);
         Self { directory, runtime, grants, status, plugin }
@@ -126,8 +140,9 @@ impl Node {
             host_root: directory.path().into(),
         };
         let (report, status) = watch::channel(NriStatus::default());
+        let attachment = grants.attachment.clone();
         let grants: Arc<dyn Grants> = Arc::clone(grants) as _;
-        (tokio::spawn(run(settings, grants, report)), status)
+        (tokio::spawn(run(settings, grants, attachment, report)), status)
     }
 
     /// The plugin dies and a new one starts.
@@ -262,15 +277,6 @@ async fn that_everything_was_claimed_already_is_told_too() {
     node.connect(&[("a", "", "")]).await;
     let problem = node.reports(|status| status.connected).await.problem.unwrap();
     assert!(problem.contains("everything is claimed"), "{problem}");
-}
-
-#[test]
-fn only_after_a_connection_that_lived_the_next_is_made_at_once() {
-    let mut repeats = 0;
-    for (lived, expected) in [(3, 1), (3, 2), (9, 3), (10, 0), (3, 1)] {
-        repeats = repeats_after(repeats, Duration::from_secs(lived));
-        assert_eq!(repeats, expected, "after {lived} s");
-    }
 }
 
 #[tokio::test]
@@ -498,4 +504,70 @@ async fn thousands_of_containers_are_synchronised_within_the_runtimes_timeout_an
         moved += changes.len();
     }
     node.reports(|status| status.connected && status.applied == 1).await;
+}
+
+fn is_subscribed(plugin: &FakePlugin, event: Event) -> bool {
+    plugin.events & 1 << (event as i32 - 1) != 0
+}
+
+#[tokio::test]
+async fn the_runtime_is_asked_to_tell_of_pod_sandboxes_only_if_something_is_attached_to_them() {
+    let of_containers = [
+        Event::CreateContainer,
+        Event::PostCreateContainer,
+        Event::PostStartContainer,
+        Event::UpdateContainer,
+        Event::PostUpdateContainer,
+        Event::StopContainer,
+        Event::RemoveContainer,
+    ];
+    let of_sandboxes = [Event::RunPodSandbox, Event::StopPodSandbox, Event::RemovePodSandbox];
+    for attachment in [None, Some(FakeAttachment::new() as Arc<dyn Attachment>)] {
+        let attaches = attachment.is_some();
+        let mut node = Node::start_attaching(Pinning::Nothing, attachment, &[], None);
+        let plugin = node.connect(&[]).await;
+        assert!(of_containers.iter().all(|event| is_subscribed(&plugin, *event)));
+        assert!(of_sandboxes.iter().all(|event| is_subscribed(&plugin, *event) == attaches));
+    }
+}
+
+#[tokio::test]
+async fn a_slow_attachment_holds_up_no_other_hook_and_fails_its_own_sandbox_in_time() {
+    let attachment = FakeAttachment::new();
+    let mut node = Node::start_attaching(Pinning::Cpus, Some(Arc::clone(&attachment) as _), &[("x", "1")], Some("2-7"));
+    let mut plugin = node.connect(&[("a", "", "")]).await;
+    assert_eq!(plugin.makes().await, ["a 2-7"]);
+    attachment.hangs.store(true, Ordering::Relaxed);
+    let start = std::time::Instant::now();
+    let sandbox = ContainerEvent { pod: Some(pod("web", "shop")), container: None };
+    let running = plugin.begin("RunPodSandbox", &sandbox).await;
+
+    // The runtime's other calls are answered, and the plugin's own go on.
+    let created = plugin.create(pod("pod", "default"), container("b", "pod", "TOKEN=x", "")).await;
+    assert_eq!(created, Ok(("1".to_owned(), vec![])));
+    node.grants.set(&[("x", "1")], Some("3-7"));
+    assert_eq!(plugin.makes().await, ["a 3-7"]);
+
+    let refused = plugin.end::<Empty>(running).await.unwrap_err();
+    assert!(refused.message.contains("pod shop/web: it took too long"), "{refused:?}");
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}: the runtime drops the plugin");
+    assert_eq!(attachment.calls(), ["recover pod 1", "attach web 1", "detach web 1"]);
+}
+
+#[tokio::test]
+async fn sandboxes_are_recovered_at_each_synchronisation_also_if_it_comes_in_parts() {
+    let attachment = FakeAttachment::new();
+    let mut node = Node::start_attaching(Pinning::Nothing, Some(Arc::clone(&attachment) as _), &[], None);
+    let mut plugin = node.runtime.plugin().await;
+    plugin.synchronize(vec![pod("a", "default")], vec![], true).await;
+    assert_eq!(attachment.calls(), [""; 0], "more comes");
+    plugin.synchronize(vec![pod("b", "default")], vec![], false).await;
+    plugin.asks_nothing().await;
+    assert!(matches!(&attachment.calls()[..], [recovered] if recovered.contains("a 1") && recovered.contains("b 1")));
+    drop(plugin);
+    node.reports(|status| status.reconnects == 1).await;
+    let mut plugin = node.connect(&[]).await;
+    plugin.asks_nothing().await;
+    assert_eq!(attachment.calls(), ["recover pod 1"]);
 }
