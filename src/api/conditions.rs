@@ -98,17 +98,51 @@ impl Reason {
     }
 }
 
+/// The status of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "Kubernetes' own words")]
+pub enum ConditionStatus {
+    True,
+    False,
+    Unknown,
+}
+
+impl ConditionStatus {
+    /// The word in `conditions[].status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// Why a condition has its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// The reason.
+    pub reason: Reason,
+    /// The message.
+    pub message: String,
+}
+
+impl Cause {
+    /// A cause with this message.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
 /// A condition as it should be now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stated {
     /// Its type.
     pub type_: ConditionType,
-    /// True, False, or not known.
-    pub status: Option<bool>,
+    /// Its status.
+    pub status: ConditionStatus,
     /// Why.
-    pub reason: Reason,
-    /// Why, in words.
-    pub message: String,
+    pub cause: Cause,
 }
 
 /// Longest message the Condition type admits (`maxLength` in k8s.io/apimachinery's type).
@@ -118,12 +152,8 @@ const LONGEST_MESSAGE: usize = 32_768;
 pub fn next(before: &[Condition], stated: Vec<Stated>, generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
     stated
         .into_iter()
-        .map(|Stated { type_, status, reason, message }| {
-            let status = match status {
-                Some(true) => "True",
-                Some(false) => "False",
-                None => "Unknown",
-            };
+        .map(|Stated { type_, status, cause: Cause { reason, message } }| {
+            let status = status.as_str();
             let since = before.iter().find(|c| c.type_ == type_.as_str() && c.status == status);
             Condition {
                 type_: type_.as_str().into(),
@@ -147,18 +177,18 @@ pub fn seconds(time: Timestamp) -> Timestamp {
 mod tests {
     use super::*;
 
-    fn ready(status: Option<bool>, reason: Reason) -> Vec<Stated> {
-        vec![Stated { type_: ConditionType::Ready, status, reason, message: String::new() }]
+    fn ready(status: ConditionStatus, reason: Reason) -> Vec<Stated> {
+        vec![Stated { type_: ConditionType::Ready, status, cause: Cause::new(reason, "") }]
     }
 
     #[test]
     fn the_time_of_transition_changes_with_the_status_alone() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let first = next(&[], ready(Some(false), Reason::RolloutBlocked), Some(1), at(1));
-        let second = next(&first, ready(Some(false), Reason::RollingOut), Some(2), at(2));
+        let first = next(&[], ready(ConditionStatus::False, Reason::RolloutBlocked), Some(1), at(1));
+        let second = next(&first, ready(ConditionStatus::False, Reason::RollingOut), Some(2), at(2));
         assert_eq!((second[0].reason.as_str(), &second[0].last_transition_time), ("RollingOut", &Time(at(1))));
-        let third = next(&second, ready(Some(true), Reason::Serving), Some(2), at(3));
+        let third = next(&second, ready(ConditionStatus::True, Reason::Serving), Some(2), at(3));
         assert_eq!(third[0].last_transition_time, Time(at(3)));
-        assert_eq!(next(&third, ready(Some(true), Reason::Serving), Some(2), at(9)), third);
+        assert_eq!(next(&third, ready(ConditionStatus::True, Reason::Serving), Some(2), at(9)), third);
     }
 }

@@ -24,7 +24,7 @@ pub use driver_kind::DriverKind;
 pub use driver_name::{DriverName, DriverNameError};
 pub use health::{HealthSpec, OnUnhealthy};
 pub use node_plugin::{ImagePullPolicy, LogLevel, NodePluginSettings, NodePluginSpec, UpdateStrategy};
-pub use status::{ClassStatus, DeviceCounts, DraDriverConfigStatus, NodeCounts, Problem, Problems};
+pub use status::{ClassReason, ClassStatus, DeviceCounts, DraDriverConfigStatus, NodeCounts, Problem, Problems};
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;

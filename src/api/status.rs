@@ -83,6 +83,36 @@ pub struct ClassStatus {
     pub message: Option<String>,
 }
 
+/// Why the controller's own count of a class is not simply a number of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassReason {
+    /// The DeviceClass is not in the cluster.
+    NotMade,
+    /// Only Kubernetes can evaluate its selectors.
+    NotCounted,
+    /// A selector fails on some device; a claim of the class that reaches the device is not allocated.
+    AbortsClaims,
+    /// No device is in it.
+    MatchesNothing,
+}
+
+impl ClassReason {
+    /// The word in `deviceClasses[].reason`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotMade => "NotMade",
+            Self::NotCounted => "NotCounted",
+            Self::AbortsClaims => "AbortsClaims",
+            Self::MatchesNothing => "MatchesNothing",
+        }
+    }
+
+    /// Whether it is the reason of `class`.
+    pub fn is_of(self, class: &ClassStatus) -> bool {
+        class.reason.as_deref() == Some(self.as_str())
+    }
+}
+
 /// The first ten problems, and how many more there are.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -32,7 +32,7 @@ async fn a_plugin_that_no_kubelet_registers_halts_the_roll_out_and_is_named_whil
     let config = c
         .config_where(CONFIG, "says which plugin is not ready", |config| {
             condition(config, "Reconciling").is_some_and(|(_, reason, message)| {
-                reason == "RolloutBlocked" && message.contains("dra-node-1") && message.contains("kubeletRootDir")
+                reason == "RolloutBlocked" && message.contains("dra-node-1") && message.contains("/readyz")
             })
         })
         .await;

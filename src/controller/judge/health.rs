@@ -1,7 +1,7 @@
 //! Slice health: whether every node that runs the plugin has a complete pool of its devices, and since when not. Pure.
 //!
-//! A node is judged while it exists and has a plugin pod or should have one, so that one that goes away leaves no problem
-//! behind. Any other node may publish as it likes: that is no problem of the roll-out.
+//! A node is judged while it exists and has a plugin pod or should have one, so that a node that goes away leaves no problem
+//! behind. Any other node may publish whatever it likes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,16 +16,16 @@ use crate::{
     slices::pool::{Pool, PoolState},
 };
 
-/// How many problems the status has at most.
+/// How many problems the status lists at most.
 const SHOWN: usize = 10;
 
-/// Since when each node that is not well is so: what the next judgement goes on from.
+/// Since when each unhealthy node is unhealthy; the next judgement continues from it.
 pub type Unwell = BTreeMap<String, Timestamp>;
 
-/// What is known from before.
+/// What is known from the last judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Before<'a> {
-    /// Nodes not well at the last judgement; none when this is the first of this process.
+    /// Nodes that were unhealthy; none when this is the first judgement of this process.
     pub unwell: Option<&'a Unwell>,
     /// Problems in the object's status, which outlive the process.
     pub problems: &'a [Problem],
@@ -36,7 +36,7 @@ pub struct Before<'a> {
 pub struct Podless<'a> {
     /// Their names.
     pub nodes: &'a [&'a str],
-    /// Why no pod can be made, where the API server says it.
+    /// Why no pod can be created, where the API server says so.
     pub why: Option<&'a str>,
 }
 
@@ -47,13 +47,13 @@ pub struct SliceHealth {
     pub publishing: usize,
     /// Nodes past the deadline.
     pub unhealthy: usize,
-    /// Nodes not well, and still within the deadline.
+    /// Unhealthy nodes that are still within the deadline.
     pub pending: usize,
     /// When the next of them will be past it.
     pub next_deadline: Option<Timestamp>,
     /// The first problems by node name, and how many more.
     pub problems: Problems,
-    /// Since when each node that is not well is so.
+    /// Since when each unhealthy node is unhealthy.
     pub unwell: Unwell,
 }
 
@@ -75,6 +75,8 @@ pub struct Seen<'a> {
 /// Judges every node that has a plugin pod or should.
 pub fn judge(seen: &Seen<'_>, before: Before<'_>, deadline: Duration, now: Timestamp) -> SliceHealth {
     let Seen { pods, podless, nodes, pools, .. } = *seen;
+
+    // What each node that counts has. A node without a pod may be one that should have one.
     let mut by_node: BTreeMap<&str, Vec<&PluginPod>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| nodes.contains_key(pod.node.as_str())) {
         by_node.entry(&pod.node).or_default().push(pod);
@@ -82,28 +84,32 @@ pub fn judge(seen: &Seen<'_>, before: Before<'_>, deadline: Duration, now: Times
     for node in podless.nodes {
         by_node.entry(node).or_default();
     }
-    let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
-    let mut health = SliceHealth::default();
-    let mut problems = Vec::new();
     let mut pools_of: BTreeMap<&str, Vec<&Pool<'_>>> = BTreeMap::new();
     for pool in pools {
         if let Some(node) = pool.node() {
             pools_of.entry(node).or_default().push(pool);
         }
     }
+
+    let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
+    let mut health = SliceHealth::default();
+    let mut problems = Vec::new();
     for (node, pods) in by_node {
         let pools = pools_of.remove(node).unwrap_or_default();
         health.publishing += usize::from(pools.iter().any(|pool| pool.is_complete()));
         let Some((reason, message)) = complaint(seen, node, &pods, &pools) else { continue };
+
+        // Since when: a restart of the controller must not give a node more time.
         let known = before.problems.iter().find(|problem| problem.node == node);
         let since = match (before.unwell, known) {
             (Some(unwell), _) if unwell.contains_key(node) => unwell.get(node).copied().unwrap_or(now),
             (_, Some(problem)) => problem.since.0,
             (Some(_), None) => now,
-            // A new process has seen nothing yet: the pod's age is the best it has.
+            // A new process has seen nothing yet: the pod's age is the best estimate.
             (None, None) => pods.iter().map(|pod| pod.created).min().unwrap_or(now),
         };
         health.unwell.insert(node.to_owned(), since);
+
         let due = since.checked_add(deadline).unwrap_or(Timestamp::MAX);
         if due > now {
             health.pending += 1;
@@ -114,6 +120,7 @@ pub fn judge(seen: &Seen<'_>, before: Before<'_>, deadline: Duration, now: Times
             problems.push(problem);
         }
     }
+
     health.unhealthy = problems.len();
     let more = i32::try_from(problems.len().saturating_sub(SHOWN)).unwrap_or(i32::MAX);
     problems.truncate(SHOWN);
@@ -121,7 +128,7 @@ pub fn judge(seen: &Seen<'_>, before: Before<'_>, deadline: Duration, now: Times
     health
 }
 
-/// Why a node is not well.
+/// Why a node is unhealthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     NodeNotReady,
@@ -158,48 +165,51 @@ impl Reason {
 /// What is wrong with a node that has these pods and pools.
 fn complaint(seen: &Seen<'_>, node: &str, pods: &[&PluginPod], pools: &[&Pool<'_>]) -> Option<(Reason, String)> {
     if seen.nodes.get(node).is_some_and(|facts| !facts.ready) {
-        return Some((
-            Reason::NodeNotReady,
-            "the node's kubelet does not report it ready: see `kubectl describe node`".into(),
-        ));
+        return Some((Reason::NodeNotReady, "the node is not ready: see `kubectl describe node`".into()));
     }
     if pods.is_empty() {
         let why = seen.podless.why.unwrap_or("see the Events of the DaemonSet with `kubectl describe daemonset`");
-        return Some((Reason::PodNotCreated, format!("Kubernetes has made no plugin pod for the node: {why}")));
+        return Some((Reason::PodNotCreated, format!("Kubernetes has not created a plugin pod for the node: {why}")));
     }
+
+    // A broken pool matters even where the plugin is ready.
     for pool in pools {
         match &pool.state {
             PoolState::Complete => {}
             PoolState::Invalid { reason } => {
                 let message =
-                    format!("pool {} contradicts itself, nothing is allocated from it: {reason}", pool.id.pool);
+                    format!("pool {} contradicts itself, so nothing is allocated from it: {reason}", pool.id.pool);
                 return Some((Reason::PoolInvalid, message));
             }
             PoolState::Incomplete { have, want } => {
                 let message = format!(
-                    "pool {} has {have} of {want} slices of generation {}, nothing is allocated from it",
+                    "pool {} has {have} of {want} slices of generation {}, so nothing is allocated from it",
                     pool.id.pool, pool.generation
                 );
                 return Some((Reason::PoolIncomplete, message));
             }
         }
     }
+
+    // A ready plugin, of any version, must have published devices.
     let ready = pods.iter().any(|pod| pod.ready);
     if ready && pools.iter().any(|pool| pool.devices().next().is_some()) {
         return None;
     }
     if ready && !pools.is_empty() {
-        let message = format!("the plugin offers no device: {}; its log says which", seen.kind.why_no_device());
+        let message = format!("the plugin offers no devices: {}; see its log", seen.kind.why_no_device());
         return Some((Reason::NoDevices, message));
     }
     if ready {
-        let message = "the plugin is ready and there is no ResourceSlice of its node: see its log".into();
+        let message = "the plugin is ready but has not published a ResourceSlice for its node: see its log".into();
         return Some((Reason::NotPublished, message));
     }
+
+    // No plugin is ready: a pod that says why comes before one that does not.
     let troubled = pods.iter().filter(|pod| !pod.terminating).find_map(|pod| Some((pod, pod.trouble.as_ref()?)));
     let Some((pod, trouble)) = troubled else {
         let newest = pods.iter().max_by_key(|pod| (!pod.terminating, pod.created))?;
-        return Some((Reason::PluginNotReady, unready::in_words(newest)));
+        return Some((Reason::PluginNotReady, unready::message(newest)));
     };
     let reason = match trouble.kind {
         TroubleKind::ImagePull | TroubleKind::ImageName => Reason::ImagePullFailed,

@@ -6,6 +6,9 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::DaemonSetStatus;
+use serde::Deserialize as _;
+use serde_json::Value;
 
 use super::unready;
 use crate::{
@@ -24,23 +27,23 @@ pub struct Rollout {
     pub missing: usize,
     /// How far the wanted version is.
     pub progress: Progress,
-    /// When the next pod that is not ready has been so for too long.
+    /// When the next pod will have been unready for too long.
     pub next_deadline: Option<Timestamp>,
 }
 
 /// How far the wanted version is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Kubernetes has not looked at the DaemonSet yet.
+    /// Kubernetes has not acted on the DaemonSet as it was applied last.
     Unobserved,
     /// Pods are being replaced or started.
     Underway(String),
-    /// No pod is of another version than the wanted one, and some nodes have yet to run theirs: they joined, or it starts
-    /// anew.
+    /// No pod has another version than the wanted one, and some nodes do not run theirs yet: they joined, or their pod
+    /// restarts.
     Joining(String),
-    /// A pod does not start, or does not become ready in time; the roll-out waits, old pods serve on.
+    /// A pod does not start, or does not become ready in time; the roll-out waits, and old pods keep serving.
     Halted {
-        /// Whether only a person can mend it, because the image's name is none.
+        /// Whether only a person can fix it, because the image name is not a valid reference.
         needs_person: bool,
         /// Which pod, where, and why.
         message: String,
@@ -49,21 +52,63 @@ pub enum Progress {
     Done,
 }
 
-fn status(daemon_set: Option<&Live>, field: &str) -> i64 {
-    let number = daemon_set.and_then(|live| live.object.get("status")?.get(field)?.as_i64());
-    number.unwrap_or(0)
+/// The plugin's DaemonSet, as Kubernetes reports on it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DaemonSet {
+    generation: Option<i64>,
+    status: DaemonSetStatus,
 }
 
-/// How many nodes should run the plugin and have no pod of it.
-pub fn missing(daemon_set: Option<&Live>, pods: &[&PluginPod]) -> usize {
-    let served: BTreeSet<_> = pods.iter().map(|pod| &pod.node).collect();
-    usize::try_from(status(daemon_set, "desiredNumberScheduled")).unwrap_or(0).saturating_sub(served.len())
+impl DaemonSet {
+    /// The live object; one that does not exist has no node to run on, and is not observed.
+    pub fn of(live: Option<&Live>) -> Self {
+        let Some(live) = live else { return Self::default() };
+        let status = live.object.get("status").and_then(|status| DaemonSetStatus::deserialize(status).ok());
+        Self {
+            generation: live.object.pointer("/metadata/generation").and_then(Value::as_i64),
+            status: status.unwrap_or_default(),
+        }
+    }
+
+    /// How many nodes should run the plugin and have no pod of it.
+    pub fn missing(&self, pods: &[&PluginPod]) -> usize {
+        let served: BTreeSet<_> = pods.iter().map(|pod| &pod.node).collect();
+        usize::try_from(self.status.desired_number_scheduled).unwrap_or(0).saturating_sub(served.len())
+    }
+
+    /// Whether the counts are about what was applied last.
+    fn is_observed(&self) -> bool {
+        self.status.observed_generation.is_some_and(|observed| observed > 0 && self.generation == Some(observed))
+    }
+
+    fn updated(&self) -> i32 {
+        self.status.updated_number_scheduled.unwrap_or(0)
+    }
+
+    fn available(&self) -> i32 {
+        self.status.number_available.unwrap_or(0)
+    }
+}
+
+/// What is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The DaemonSet.
+    pub daemon_set: &'a DaemonSet,
+    /// How many nodes should run the plugin and have no pod of it.
+    pub missing: usize,
+    /// The plugin's pods.
+    pub pods: &'a [&'a PluginPod],
+    /// Every node, by name.
+    pub nodes: &'a BTreeMap<&'a str, &'a NodeFacts>,
+    /// What the API server said to an attempt to create a pod.
+    pub refusal: Option<&'a str>,
 }
 
 /// How long a pod may take.
 #[derive(Clone, Debug)]
 pub struct Patience<'a> {
-    /// From its start to its being ready; and to its being made, where it has yet to be.
+    /// From when it was started until it is ready, and from when it was missing until it is created.
     pub deadline: SignedDuration,
     /// Nodes that should have a pod and have none, and since when.
     pub podless: Vec<(&'a str, Timestamp)>,
@@ -77,66 +122,58 @@ impl Patience<'_> {
     }
 }
 
-/// Judges the live DaemonSet and its pods. Nodes that are down hold no roll-out up: they cannot be waited for. `refusal` is
-/// what the API server said to an attempt to make a pod.
-pub fn judge(
-    daemon_set: Option<&Live>,
-    pods: &[&PluginPod],
-    nodes: &BTreeMap<&str, &NodeFacts>,
-    refusal: Option<&str>,
-    patience: &Patience<'_>,
-) -> Rollout {
-    let status = |field: &str| status(daemon_set, field);
-    let missing = missing(daemon_set, pods);
-    let desired = status("desiredNumberScheduled");
+/// Judges the live DaemonSet and its pods. Nodes that are down do not hold up a roll-out: waiting for them could take for
+/// ever.
+pub fn judge(seen: &Seen<'_>, patience: &Patience<'_>) -> Rollout {
+    let Seen { daemon_set, missing, pods, nodes, refusal } = *seen;
+    let desired = daemon_set.status.desired_number_scheduled;
+    let (updated, available) = (daemon_set.updated(), daemon_set.available());
     let ready: BTreeSet<_> = pods.iter().filter(|pod| pod.ready && !pod.terminating).map(|pod| &pod.node).collect();
-    let observed = status("observedGeneration") > 0
-        && daemon_set.and_then(|live| live.object.pointer("/metadata/generation")?.as_i64())
-            == Some(status("observedGeneration"));
-    let down = pods
-        .iter()
-        .map(|pod| pod.node.as_str())
-        .filter(|node| nodes.get(node).is_some_and(|node| !node.ready))
-        .collect::<BTreeSet<_>>();
-    let wanted = desired - i64::try_from(down.len()).unwrap_or(0);
-    let (updated, available) = (status("updatedNumberScheduled"), status("numberAvailable"));
+
+    // Nodes that are down are taken out of what is wanted.
+    let on_nodes = pods.iter().map(|pod| pod.node.as_str());
+    let down: BTreeSet<_> = on_nodes.filter(|node| nodes.get(node).is_some_and(|node| !node.ready)).collect();
+    let wanted = desired.saturating_sub(count(down.len()));
     let is_behind = is_behind(pods, &down, updated);
+
+    // From the certain to the provisional: done, or halted for a reason that is known, or in progress.
     let mut next_deadline = None;
-    let progress = if !observed {
+    let progress = if !daemon_set.is_observed() {
         Progress::Unobserved
     } else if updated >= wanted && available >= wanted && !is_behind {
         Progress::Done
     } else if let Some(why) = refusal.filter(|_| missing > 0) {
-        Progress::Halted {
-            needs_person: false,
-            message: format!("no pod can be made for {missing} of {desired} nodes: {why}"),
-        }
+        let message = format!("cannot create pods for {missing} of {desired} nodes: {why}");
+        Progress::Halted { needs_person: false, message }
     } else if let Some(halted) = stuck(pods, &down).or_else(|| late(pods, &down, patience)) {
         halted
     } else {
         next_deadline = unready(pods, &down).map(|(_, since)| patience.due(since)).min();
         let serving = ready.iter().filter(|node| !down.contains(node.as_str())).count();
-        if is_behind || updated < i64::try_from(serving).unwrap_or(i64::MAX) {
-            Progress::Underway(format!("{updated} of {desired} nodes have the new plugin, {available} serve"))
+        if is_behind || updated < count(serving) {
+            Progress::Underway(format!("{updated} of {desired} nodes have the new version, {available} are available"))
         } else {
-            Progress::Joining(format!("{available} of {desired} nodes run the plugin, the others have yet to start it"))
+            Progress::Joining(format!("{available} of {desired} nodes run the plugin, the others are starting it"))
         }
     };
-    Rollout { desired: count(desired), ready: count(ready.len()), missing, progress, next_deadline }
+    Rollout { desired, ready: count(ready.len()), missing, progress, next_deadline }
 }
 
-/// Whether a node that is up runs another version than the wanted one: among `updated`, a number, are nodes that are down.
-/// Kubernetes does not tell which version is wanted; it is the one that about so many nodes have, of two such the newer.
-fn is_behind(pods: &[&PluginPod], down: &BTreeSet<&str>, updated: i64) -> bool {
+/// Whether a node that is up runs another version than the wanted one. `updated`, a number, includes nodes that are down.
+/// Kubernetes does not say which version is wanted. It is the one whose number of nodes is closest to `updated`, of two such
+/// the newer.
+fn is_behind(pods: &[&PluginPod], down: &BTreeSet<&str>, updated: i32) -> bool {
     let mut versions: BTreeMap<&str, (BTreeSet<&str>, Timestamp)> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod.terminating) {
         let (nodes, newest) = versions.entry(&pod.revision).or_insert((BTreeSet::new(), pod.created));
         nodes.insert(&pod.node);
         *newest = pod.created.max(*newest);
     }
-    let distance = |nodes: &BTreeSet<_>| i64::try_from(nodes.len()).unwrap_or(i64::MAX).abs_diff(updated);
+
+    let distance = |nodes: &BTreeSet<_>| count(nodes.len()).abs_diff(updated);
     let wanted = versions.values().min_by_key(|(nodes, newest)| (distance(nodes), Reverse(*newest)));
     let Some((updated, _)) = wanted else { return false };
+
     let mut serving = versions.values().flat_map(|(nodes, _)| nodes);
     serving.any(|node| !down.contains(node) && !updated.contains(node))
 }
@@ -147,18 +184,20 @@ fn unready<'a>(pods: &'a [&PluginPod], down: &'a BTreeSet<&str>) -> impl Iterato
     pods.iter().filter(waited_for).filter_map(|pod| Some((*pod, pod.unready?.since)))
 }
 
-/// The first pod, by node, that is not ready in time, or else the first node for which none was made in time.
+/// The first pod, by node, that was not ready in time, or else the first node for which none was created in time.
 fn late(pods: &[&PluginPod], down: &BTreeSet<&str>, patience: &Patience<'_>) -> Option<Progress> {
     let is_late = |since: Timestamp| patience.due(since) <= patience.now;
     let mut late: Vec<_> = unready(pods, down).filter(|(_, since)| is_late(*since)).map(|(pod, _)| pod).collect();
     late.sort_by_key(|pod| (&pod.node, &pod.name));
+
     let mut podless: Vec<_> =
         patience.podless.iter().filter(|(_, since)| is_late(*since)).map(|(node, _)| node).collect();
     podless.sort();
+
     let message = match (late.first(), podless.first()) {
-        (Some(pod), _) => format!("node {}: {}{}", pod.node, unready::in_words(pod), more_like_it(late.len())),
+        (Some(pod), _) => format!("node {}: {}{}", pod.node, unready::message(pod), more_like_it(late.len())),
         (None, Some(node)) => format!(
-            "node {node}: Kubernetes has made no pod of the plugin: see `kubectl describe daemonset`{}",
+            "node {node}: Kubernetes has not created a plugin pod: see `kubectl describe daemonset`{}",
             more_like_it(podless.len())
         ),
         (None, None) => return None,
@@ -182,8 +221,8 @@ fn stuck(pods: &[&PluginPod], down: &BTreeSet<&str>) -> Option<Progress> {
     })
 }
 
-fn count<N: TryInto<i32>>(number: N) -> i32 {
-    number.try_into().unwrap_or(i32::MAX)
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]

@@ -5,22 +5,13 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::resource::v1::Device;
 
 use crate::{
-    api::{ClassStatus, DeviceCounts},
+    api::{ClassReason, ClassStatus, DeviceCounts},
     controller::observe::ClaimFacts,
     slices::{
         device::{is_tainted, taken},
         pool::{Pool, PoolId},
     },
 };
-
-/// The class is not in the cluster.
-pub const NOT_MADE: &str = "NotMade";
-/// Only Kubernetes can evaluate its selectors.
-pub const NOT_COUNTED: &str = "NotCounted";
-/// A selector is an error for some device, and a claim that gets to the device is not allocated.
-pub const ABORTS_CLAIMS: &str = "AbortsClaims";
-/// No device is in it.
-pub const MATCHES_NOTHING: &str = "MatchesNothing";
 
 /// Counts for one config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,8 +24,14 @@ pub struct Usage {
     pub full: Vec<String>,
 }
 
-/// Why it is not known whether a device is in a class: one CamelCase word, and the same in words.
-pub type Uncounted = (&'static str, String);
+/// Why it is not known whether a device is in a class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uncounted {
+    /// The reason.
+    pub reason: ClassReason,
+    /// The message.
+    pub message: String,
+}
 
 /// Counts the devices of complete pools. `is_in` says whether a device is in a class.
 pub fn count(
@@ -44,14 +41,19 @@ pub fn count(
     classes: &[&str],
     mut is_in: impl FnMut(&str, &Device) -> Result<bool, Uncounted>,
 ) -> Usage {
+    // Nothing is allocated from an incomplete pool, so that its devices do not count.
+    let pools: Vec<_> = pools.iter().filter(|pool| pool.is_complete()).collect();
     let held = claims.iter().flat_map(|claim| &claim.devices).filter(|held| held.driver == driver);
     let taken = taken(held.map(|held| (PoolId { driver, pool: &held.pool }, held.device.as_str(), held.hold)));
+    let is_taken = |pool: &Pool<'_>, device: &Device| taken.contains(&(pool.id, device.name.as_str()));
+
+    // All devices, and the nodes on which none is left.
     let mut usage = Usage::default();
-    for pool in pools.iter().filter(|pool| pool.is_complete()) {
+    for pool in &pools {
         let before = usage.devices.clone();
         for device in pool.devices() {
             usage.devices.total += 1;
-            usage.devices.allocated += i32::from(taken.contains(&(pool.id, device.name.as_str())));
+            usage.devices.allocated += i32::from(is_taken(pool, device));
             usage.devices.tainted += i32::from(is_tainted(device));
         }
         let all = usage.devices.total - before.total;
@@ -59,22 +61,22 @@ pub fn count(
             usage.full.extend(pool.node().map(Into::into));
         }
     }
+
+    // The devices of each class. One that cannot be evaluated for a device is counted as far as it can be.
     for &class in classes {
         let mut counted = ClassStatus { name: class.into(), ..ClassStatus::default() };
         let mut nodes = BTreeSet::new();
-        for pool in pools.iter().filter(|pool| pool.is_complete()) {
-            for device in pool.devices() {
-                match is_in(class, device) {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        counted.devices += 1;
-                        counted.allocated += i32::from(taken.contains(&(pool.id, device.name.as_str())));
-                        nodes.insert(pool.node().unwrap_or(pool.id.pool));
-                    }
-                    Err((reason, message)) => {
-                        counted.reason = Some(reason.into());
-                        counted.message.get_or_insert(message);
-                    }
+        for (pool, device) in pools.iter().flat_map(|pool| pool.devices().map(move |device| (pool, device))) {
+            match is_in(class, device) {
+                Ok(false) => {}
+                Ok(true) => {
+                    counted.devices += 1;
+                    counted.allocated += i32::from(is_taken(pool, device));
+                    nodes.insert(pool.node().unwrap_or(pool.id.pool));
+                }
+                Err(Uncounted { reason, message }) => {
+                    counted.reason = Some(reason.as_str().into());
+                    counted.message.get_or_insert(message);
                 }
             }
         }
@@ -102,19 +104,21 @@ mod tests {
         let mut slices =
             vec![mk_slice("a", 1, 1, &["c0", "c1"]), mk_slice("b", 1, 1, &["c0"]), mk_slice("c", 1, 2, &["c0"])];
         slices.extend([mk_slice("d", 1, 1, &["c0"]), mk_slice("e", 1, 1, &[])]);
-        slices[1].spec.devices.as_mut().unwrap()[0].taints =
-            serde_json::from_value(serde_json::json!([{"key": "k", "effect": "NoSchedule"}])).unwrap();
+        let taint = |effect: &str| serde_json::from_value(serde_json::json!([{"key": "k", "effect": effect}])).unwrap();
+        slices[1].spec.devices.as_mut().unwrap()[0].taints = taint("NoSchedule");
+        // A taint with the effect None is a note that keeps no claim away.
+        slices[0].spec.devices.as_mut().unwrap()[0].taints = taint("None");
         let claims =
             [("a", "c1", Hold::Whole), ("b", "c0", Hold::Admin), ("gone", "c0", Hold::Whole), ("d", "c0", Hold::Whole)]
                 .map(|(pool, device, hold)| claim(pool, device, hold));
         let pools = pools(&slices);
         let pools: Vec<_> = pools.iter().collect();
         let usage = count("dra.cpu", &pools, &claims, &["all", "c1", "broken"], |class, device| match class {
-            "broken" => Err(("AbortsClaims", format!("at {}", device.name))),
+            "broken" => Err(Uncounted { reason: ClassReason::AbortsClaims, message: format!("at {}", device.name) }),
             _ => Ok(class == "all" || device.name == class),
         });
         assert_eq!(usage.devices, DeviceCounts { total: 4, allocated: 2, tainted: 1 });
-        assert_eq!(usage.full, ["d"], "nobody holds what an admin looks at, and an empty pool is not full");
+        assert_eq!(usage.full, ["d"], "admin access takes no device from others, and an empty pool is not full");
         let class = |name: &str, devices, nodes, allocated| ClassStatus {
             name: name.into(),
             devices,

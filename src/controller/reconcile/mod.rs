@@ -32,14 +32,14 @@ use crate::{
         apply::{Report, WriteError, Writer, object::has_finalizer},
         build::{self, Settings},
         config::Config,
-        judge::{Judged, Seen, daemon_set, judge, rollout},
+        judge::{Judged, Seen, daemon_set, judge, rollout::DaemonSet},
         metrics::Failure,
         observe::{self, Caches, Guarded},
         plan::{
             self, Block, Plan, WATCH_LAG,
             deletion::{self, Waiting},
         },
-        status::{self, Facts, events},
+        status::{self, Inputs, events},
         view::{Snapshot, View},
     },
 };
@@ -316,7 +316,7 @@ impl Context {
         memory.counted = Counted::of(&judged);
 
         // Status.
-        let status = status::status(&Facts {
+        let status = status::status(&Inputs {
             config,
             lacks,
             // What goes need not give way.
@@ -389,7 +389,7 @@ impl Context {
     async fn refusal(&self, subject: Subject<'_>, memory: &mut Remembered) -> Option<String> {
         let Subject { config, snapshot, view, now } = subject;
         let daemon_set = daemon_set(config, &snapshot.children);
-        let daemon_set = daemon_set.filter(|_| rollout::missing(daemon_set, &view.pods) > 0)?;
+        let daemon_set = daemon_set.filter(|_| DaemonSet::of(daemon_set).missing(&view.pods) > 0)?;
         if let Some((at, answer)) = &memory.refusal
             && Duration::try_from(now.duration_since(*at)).unwrap_or_default() < ASK_WHY
         {

@@ -237,7 +237,7 @@ async fn a_new_config_gets_its_finalizer_first_then_its_children_and_serves_once
             "PATCH dra-operator-cpu-node-plugin",
             "PATCH cpu-node-plugin",
             "PATCH status",
-            "Normal RollingOut: the plugin's DaemonSet was just written",
+            "Normal RollingOut: waiting for Kubernetes to act on the DaemonSet just applied",
         ]
     );
     assert_eq!(scene.config()["metadata"]["finalizers"], json!([FINALIZER]));
@@ -271,7 +271,7 @@ async fn what_somebody_edits_is_corrected_and_reported_once() {
             "PATCH cpu-node-plugin".to_owned(),
             "PATCH status".into(),
             format!("Normal DriftCorrected: corrected DaemonSet cpu-node-plugin: {path} had changed"),
-            "Normal RollingOut: the plugin's DaemonSet was just written".into(),
+            "Normal RollingOut: waiting for Kubernetes to act on the DaemonSet just applied".into(),
         ]
     );
     assert_eq!(scene.api.get(DAEMON_SET).unwrap().pointer(image), Some(&json!("i")));
@@ -332,7 +332,7 @@ async fn a_refusal_stalls_the_config_is_not_sent_again_for_ten_minutes_and_then_
     });
     scene.api.refuse("deviceclasses", 422, "the expression is too costly");
     assert_eq!(scene.reconcile(20).await, after(60), "others' objects and webhooks may change without an event");
-    let refused = "the API server refuses DeviceClass fast: the expression is too costly";
+    let refused = "the API server rejected DeviceClass fast: the expression is too costly";
     assert_eq!((scene.condition("Stalled"), scene.condition("Ready")), ("True/Refused".into(), "False/Refused".into()));
     assert_eq!(scene.message("Stalled"), refused);
     assert_eq!(

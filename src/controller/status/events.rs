@@ -4,12 +4,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::{Event, EventType};
 
 use crate::{
-    api::{ClassStatus, DraDriverConfigStatus, conditions::ConditionType},
+    api::{
+        ClassReason, ClassStatus, DraDriverConfigStatus,
+        conditions::{ConditionType, Reason},
+    },
     controller::{
         apply::{Dropped, Report},
         child::ChildKey,
         config::Config,
-        judge::usage::ABORTS_CLAIMS,
     },
 };
 
@@ -42,17 +44,18 @@ pub fn of_status(before: Option<&DraDriverConfigStatus>, after: &DraDriverConfig
     events
 }
 
-/// One Event for each condition that came, went over, or changed its reason; none for what only moved on in words, and
-/// none for health but where it was lost and is back: each node that joins makes it unknown for a while.
+/// One Event for each condition that appeared, or changed its status or reason; none where only the message changed. Health
+/// gets one only when it is lost and when it returns: each node that joins makes it unknown for a while.
 fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
-    let told = [
+    let worth_an_event = [
         (ConditionType::Ready, "True", EventType::Normal),
         (ConditionType::Stalled, "True", EventType::Warning),
         (ConditionType::Reconciling, "True", EventType::Normal),
         (ConditionType::ResourcesHealthy, "False", EventType::Warning),
         (ConditionType::ResourcesHealthy, "True", EventType::Normal),
     ];
-    told.into_iter()
+    worth_an_event
+        .into_iter()
         .filter_map(|(type_, status, kind)| {
             let find =
                 |all: &[Condition]| all.iter().find(|c| c.type_ == type_.as_str() && c.status == status).cloned();
@@ -64,24 +67,24 @@ fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
             if type_ == ConditionType::ResourcesHealthy && status == "True" && was != Some("False") {
                 return None;
             }
-            let kind = if now.reason == "RolloutBlocked" { EventType::Warning } else { kind };
+            let kind = if now.reason == Reason::RolloutBlocked.as_str() { EventType::Warning } else { kind };
             Some(event(kind, &now.reason, "Reconcile", now.message))
         })
         .collect()
 }
 
-/// A warning for each class that has come to abort claims: nothing else tells of it but its claims, which wait.
+/// A warning for each class that started to abort claims: apart from it, only the waiting claims show that.
 fn aborting(before: &[ClassStatus], after: &[ClassStatus]) -> Vec<Event> {
-    let aborts = |class: &ClassStatus| class.reason.as_deref() == Some(ABORTS_CLAIMS);
+    let aborts = |class: &ClassStatus| ClassReason::AbortsClaims.is_of(class);
     let known = |name: &str| before.iter().any(|class| class.name == name && aborts(class));
     let new = after.iter().filter(|class| aborts(class) && !known(&class.name));
     let note = |class: &ClassStatus| {
-        format!("DeviceClass {}: {}", class.name, class.message.as_deref().unwrap_or("a selector is an error"))
+        format!("DeviceClass {}: {}", class.name, class.message.as_deref().unwrap_or("a selector fails on some device"))
     };
-    new.map(|class| event(EventType::Warning, ABORTS_CLAIMS, "Reconcile", note(class))).collect()
+    new.map(|class| event(EventType::Warning, ClassReason::AbortsClaims.as_str(), "Reconcile", note(class))).collect()
 }
 
-/// An Event; its note is cut to what the API server takes.
+/// An Event; its note is cut to the length that the API server accepts.
 pub fn event(type_: EventType, reason: &str, action: &str, note: String) -> Event {
     /// `NoteLengthLimit` in k8s.io/kubernetes/pkg/apis/core/validation/events.go, in bytes.
     const LONGEST: usize = 1024;
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_told_once_for_each_change_of_a_reason() {
+    fn each_change_of_a_reason_is_one_event() {
         let rolling = [condition("Ready", "False", "RollingOut"), condition("Reconciling", "True", "RollingOut")];
         let ready = [condition("Ready", "True", "Serving")];
         let reasons = |before: &[Condition], after: &[Condition]| -> Vec<_> {
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn health_is_told_when_it_is_lost_and_when_it_is_back_and_not_for_each_node_that_joins() {
+    fn health_is_an_event_when_it_is_lost_and_when_it_returns_and_not_for_each_node_that_joins() {
         let health = |status: &str, reason: &str| [condition("ResourcesHealthy", status, reason)];
         let told = |before: &[Condition], after: &[Condition]| transitions(before, after).len();
         assert_eq!(told(&health("Unknown", "Publishing"), &health("True", "Healthy")), 0);
@@ -139,16 +142,16 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_comes_to_abort_claims_is_warned_of_once() {
+    fn a_class_that_starts_to_abort_claims_is_one_warning() {
         let class = |name: &str, reason: Option<&str>| ClassStatus {
             name: name.into(),
             reason: reason.map(Into::into),
             message: Some("no such key".into()),
             ..ClassStatus::default()
         };
-        let before = [class("a", None), class("b", Some(ABORTS_CLAIMS))];
+        let before = [class("a", None), class("b", Some("AbortsClaims"))];
         let after =
-            [class("a", Some(ABORTS_CLAIMS)), class("b", Some(ABORTS_CLAIMS)), class("c", Some("MatchesNothing"))];
+            [class("a", Some("AbortsClaims")), class("b", Some("AbortsClaims")), class("c", Some("MatchesNothing"))];
         let notes: Vec<_> = aborting(&before, &after).into_iter().filter_map(|event| event.note).collect();
         assert_eq!(notes, ["DeviceClass a: no such key"]);
     }

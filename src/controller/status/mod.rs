@@ -1,8 +1,8 @@
 //! What the status says: conditions by the kstatus rules, and counts. Pure.
 //!
-//! Reconciling and Stalled are there only while true. Stalled is for what a person must mend, never for what takes its
-//! time: an image that cannot be pulled may be pulled a minute later. The health of devices has a condition of its own and
-//! makes nothing else false.
+//! Reconciling and Stalled exist only while true. Stalled is for what a person must fix, never for what only takes time: an
+//! image that cannot be pulled now may be pulled a minute later. The health of devices has a condition of its own and makes
+//! no other condition false.
 
 pub mod events;
 
@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
     api::{
-        ClassStatus, DraDriverConfigStatus, NodeCounts,
-        conditions::{self, ConditionType, Reason, Stated},
+        ClassReason, ClassStatus, DraDriverConfigStatus, NodeCounts,
+        conditions::{self, Cause, ConditionStatus, ConditionType, Reason, Stated},
     },
     controller::{
         apply::Failed,
@@ -21,7 +21,7 @@ use crate::{
         judge::{
             health::SliceHealth,
             rollout::{Progress, Rollout},
-            usage::{self, Usage},
+            usage::Usage,
         },
         plan::{Block, deletion::Waiting},
         view::{Overlap, placement::SharedNodes},
@@ -30,21 +30,21 @@ use crate::{
     shorten::more_like_it,
 };
 
-/// Enough for what is said of a class; what the API server says may hold all of a long expression.
+/// Enough for a message about a class; the API server's own may quote a long expression in full.
 const LONGEST_CLASS_MESSAGE: usize = 1000;
 
 /// What a status is made from.
 #[derive(Clone, Debug)]
-pub struct Facts<'a> {
+pub struct Inputs<'a> {
     /// The object, with the status it has.
     pub config: &'a Config,
-    /// What the cluster lacks, in words.
+    /// What the cluster lacks, as a message.
     pub lacks: Option<&'a str>,
     /// The older config that it gives way to.
     pub overlap: Option<&'a Overlap>,
-    /// What only a person can mend about the children.
+    /// What only a person can fix about the children.
     pub blocks: &'a [Block],
-    /// Children that somebody deleted and that somebody's finalizers keep, in words.
+    /// Messages about children that are being deleted and that finalizers keep.
     pub held: &'a [String],
     /// What could not be written this time.
     pub failures: &'a [Failed],
@@ -60,206 +60,228 @@ pub struct Facts<'a> {
     pub now: Timestamp,
 }
 
-/// The status these facts make.
-pub fn status(facts: &Facts<'_>) -> DraDriverConfigStatus {
-    let generation = facts.config.metadata.generation;
-    let before = facts.config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let Rollout { desired, ready, .. } = *facts.rollout;
-    let mut classes = facts.usage.classes.clone();
-    for class in &mut classes {
-        let block = facts.blocks.iter().find(|block| {
-            let key = block.key();
-            key.kind == ChildKind::DeviceClass && key.name == class.name
-        });
-        if let Some(block) = block {
-            class.reason = Some(block_reason(block).as_str().into());
-            class.message = Some(block_message(facts, block));
-        }
-        class.message = class.message.take().map(|message| message.chars().take(LONGEST_CLASS_MESSAGE).collect());
-    }
+/// The status that these inputs make.
+pub fn status(inputs: &Inputs<'_>) -> DraDriverConfigStatus {
+    let generation = inputs.config.metadata.generation;
+    let before = inputs.config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let Rollout { desired, ready, .. } = *inputs.rollout;
+    let classes = classes(inputs);
+
     DraDriverConfigStatus {
         observed_generation: generation,
-        conditions: conditions::next(before, stated(facts), generation, facts.now),
-        driver_name: Some(facts.config.driver_name.to_string()),
+        conditions: conditions::next(before, stated(inputs), generation, inputs.now),
+        driver_name: Some(inputs.config.driver_name.to_string()),
         nodes: Some(NodeCounts {
             desired,
             ready,
-            publishing: count(facts.health.publishing),
-            unhealthy: count(facts.health.unhealthy),
+            publishing: count(inputs.health.publishing),
+            unhealthy: count(inputs.health.unhealthy),
             summary: format!("{ready}/{desired}"),
         }),
-        devices: Some(facts.usage.devices.clone()),
+        devices: Some(inputs.usage.devices.clone()),
         device_class_count: Some(count(classes.len())),
         device_classes: classes,
-        problems: (facts.health.unhealthy > 0).then(|| facts.health.problems.clone()),
+        problems: (inputs.health.unhealthy > 0).then(|| inputs.health.problems.clone()),
     }
 }
 
-fn stated(facts: &Facts<'_>) -> Vec<Stated> {
-    let stalled = stalled(facts);
-    let reconciling = reconciling(facts);
-    let ready = match (&stalled, &reconciling) {
-        (Some((reason, message)), _) | (None, Some((reason, message))) => (Some(false), *reason, message.clone()),
-        (None, None) if facts.rollout.desired == 0 => (
-            Some(true),
-            Reason::NoNodes,
-            "no node is selected: see spec.nodePlugin.nodeSelector and the labels of the nodes".to_owned(),
-        ),
-        (None, None) => (Some(true), Reason::Serving, serving(facts)),
+/// The classes with their counts. What blocks a class matters more than what it matches.
+fn classes(inputs: &Inputs<'_>) -> Vec<ClassStatus> {
+    let mut classes = inputs.usage.classes.clone();
+    for class in &mut classes {
+        let is_of_class = |block: &&Block| {
+            let key = block.key();
+            key.kind == ChildKind::DeviceClass && key.name == class.name
+        };
+        if let Some(block) = inputs.blocks.iter().find(is_of_class) {
+            let Cause { reason, message } = blocked(inputs, block);
+            class.reason = Some(reason.as_str().into());
+            class.message = Some(message);
+        }
+        class.message = class.message.take().map(|message| message.chars().take(LONGEST_CLASS_MESSAGE).collect());
+    }
+    classes
+}
+
+fn stated(inputs: &Inputs<'_>) -> Vec<Stated> {
+    let stalled = stalled(inputs);
+    let reconciling = reconciling(inputs);
+
+    // Ready gives the gravest reason against it.
+    let (is_ready, cause) = match (&stalled, &reconciling) {
+        (Some(cause), _) | (None, Some(cause)) => (ConditionStatus::False, cause.clone()),
+        (None, None) => (ConditionStatus::True, serving(inputs)),
     };
-    let mut all = vec![state(ConditionType::Ready, ready)];
-    all.extend(reconciling.map(|(reason, message)| state(ConditionType::Reconciling, (Some(true), reason, message))));
-    all.extend(stalled.map(|(reason, message)| state(ConditionType::Stalled, (Some(true), reason, message))));
-    all.push(state(ConditionType::ResourcesHealthy, healthy(facts)));
-    all.push(state(
-        ConditionType::PreflightPassed,
-        match facts.lacks {
-            Some(lacks) => (Some(false), Reason::DraApiMissing, lacks.to_owned()),
-            None => (Some(true), Reason::Passed, "the cluster serves resource.k8s.io/v1".into()),
-        },
-    ));
+    let mut all = vec![Stated { type_: ConditionType::Ready, status: is_ready, cause }];
+
+    // By the kstatus rules these two are there only while true.
+    for (type_, cause) in [(ConditionType::Reconciling, reconciling), (ConditionType::Stalled, stalled)] {
+        all.extend(cause.map(|cause| Stated { type_, status: ConditionStatus::True, cause }));
+    }
+
+    all.push(healthy(inputs));
+    all.push(preflight(inputs.lacks));
     all
 }
 
-fn state(type_: ConditionType, (status, reason, message): (Option<bool>, Reason, String)) -> Stated {
-    Stated { type_, status, reason, message }
+fn preflight(lacks: Option<&str>) -> Stated {
+    let (status, cause) = match lacks {
+        Some(lacks) => (ConditionStatus::False, Cause::new(Reason::DraApiMissing, lacks)),
+        None => (ConditionStatus::True, Cause::new(Reason::Passed, "the cluster serves resource.k8s.io/v1")),
+    };
+    Stated { type_: ConditionType::PreflightPassed, status, cause }
 }
 
-fn serving(facts: &Facts<'_>) -> String {
-    let Rollout { desired, ready, progress, .. } = facts.rollout;
+/// Why the object is ready.
+fn serving(inputs: &Inputs<'_>) -> Cause {
+    let Rollout { desired, ready, progress, .. } = inputs.rollout;
+    if *desired == 0 {
+        let message = "no node is selected: check spec.nodePlugin.nodeSelector and affinity against the nodes' labels";
+        return Cause::new(Reason::NoNodes, message);
+    }
     let nodes = match progress {
         Progress::Joining(words) => words.clone(),
         _ => format!("{ready} of {desired} nodes run the plugin"),
     };
-    // The other classes and the plugin serve: it is said, and makes nothing false.
-    let aborts = |class: &&ClassStatus| class.reason.as_deref() == Some(usage::ABORTS_CLAIMS);
-    let aborting: Vec<_> = facts.usage.classes.iter().filter(aborts).map(|class| class.name.as_str()).collect();
-    match aborting[..] {
+
+    // The other classes and the plugin work, so this makes no condition false.
+    let aborting = inputs.usage.classes.iter().filter(|class| ClassReason::AbortsClaims.is_of(class));
+    let aborting: Vec<_> = aborting.map(|class| class.name.as_str()).collect();
+    let message = match aborting[..] {
         [] => nodes,
         _ => format!(
-            "{nodes}; claims of these classes are not allocated, see status.deviceClasses: {}",
+            "{nodes}; claims of these classes cannot be allocated, see status.deviceClasses: {}",
             aborting.join(", ")
         ),
-    }
+    };
+    Cause::new(Reason::Serving, message)
 }
 
-/// Whether the object is Ready and no fewer nodes serve than did: a node that merely joins changes nothing for those that
-/// use the others, until it has taken too long.
-fn serves_on(facts: &Facts<'_>) -> bool {
-    let Some(before) = &facts.config.status else { return false };
+/// Whether the object is Ready and no fewer nodes serve than before: a node that joins changes nothing for those that use
+/// the others, until it has taken too long.
+fn serves_on(inputs: &Inputs<'_>) -> bool {
+    let Some(before) = &inputs.config.status else { return false };
     let was_ready = before.conditions.iter().any(|condition| {
         condition.type_ == ConditionType::Ready.as_str()
             && condition.status == "True"
             && condition.reason == Reason::Serving.as_str()
     });
     was_ready
-        && before.observed_generation == facts.config.metadata.generation
-        && before.nodes.as_ref().is_some_and(|nodes| nodes.ready <= facts.rollout.ready)
+        && before.observed_generation == inputs.config.metadata.generation
+        && before.nodes.as_ref().is_some_and(|nodes| nodes.ready <= inputs.rollout.ready)
 }
 
-/// What a person must mend; the gravest first.
-fn stalled(facts: &Facts<'_>) -> Option<(Reason, String)> {
-    if let Some(lacks) = facts.lacks {
-        return Some((Reason::DraApiMissing, lacks.to_owned()));
+/// What a person must fix, the gravest first.
+fn stalled(inputs: &Inputs<'_>) -> Option<Cause> {
+    if let Some(lacks) = inputs.lacks {
+        return Some(Cause::new(Reason::DraApiMissing, lacks));
     }
-    if let Some(overlap) = facts.overlap {
-        return Some((Reason::NodeSelectorOverlap, overlap_message(overlap)));
+    if let Some(overlap) = inputs.overlap {
+        return Some(Cause::new(Reason::NodeSelectorOverlap, overlap_message(overlap)));
     }
-    if let Some(first) = facts.blocks.first() {
-        let more = more_like_it(facts.blocks.len());
-        return Some((block_reason(first), format!("{}{more}", block_message(facts, first))));
+    if let Some(first) = inputs.blocks.first() {
+        let Cause { reason, message } = blocked(inputs, first);
+        return Some(Cause::new(reason, message + &more_like_it(inputs.blocks.len())));
     }
-    match &facts.rollout.progress {
-        Progress::Halted { needs_person: true, message } => Some((Reason::InvalidImage, message.clone())),
+    match &inputs.rollout.progress {
+        Progress::Halted { needs_person: true, message } => Some(Cause::new(Reason::InvalidImage, message)),
         _ => None,
     }
 }
 
-fn block_reason(block: &Block) -> Reason {
+/// What blocks a child, and what to do.
+fn blocked(inputs: &Inputs<'_>, block: &Block) -> Cause {
     match block {
-        Block::NameTaken { .. } => Reason::NameTaken,
-        Block::Refused { .. } => Reason::Refused,
-        Block::Unbuildable { .. } => Reason::InvalidPolicy,
+        Block::NameTaken { key, owner } => Cause::new(
+            Reason::NameTaken,
+            format!("{key} already exists and belongs to {owner}: rename or delete one of them"),
+        ),
+        Block::Refused { key, message } => {
+            let config = inputs.config;
+            let message = match key.kind {
+                // The admin knows the policy, not the class that was built from it.
+                ChildKind::DeviceClass => {
+                    policy::in_terms_of_policy(&config.device_classes, &config.driver_name, &key.name, message)
+                }
+                _ => message.clone(),
+            };
+            Cause::new(Reason::Refused, format!("the API server rejected {key}: {message}"))
+        }
+        Block::Unbuildable { key, message } => {
+            Cause::new(Reason::InvalidPolicy, format!("cannot build {key}: {message}"))
+        }
     }
 }
 
-fn block_message(facts: &Facts<'_>, block: &Block) -> String {
-    match block {
-        Block::NameTaken { key, owner } => {
-            format!("{key} is there and belongs to {owner}: rename one of the two, or delete it")
-        }
-        Block::Refused { key, message } if key.kind == ChildKind::DeviceClass => {
-            let config = facts.config;
-            let message = policy::in_terms_of_policy(&config.device_classes, &config.driver_name, &key.name, message);
-            format!("the API server refuses {key}: {message}")
-        }
-        Block::Refused { key, message } => format!("the API server refuses {key}: {message}"),
-        Block::Unbuildable { key, message } => format!("{key} cannot be made: {message}"),
-    }
-}
-
-/// What goes on.
-fn reconciling(facts: &Facts<'_>) -> Option<(Reason, String)> {
-    match facts.deletion {
-        Some(Waiting::Claims(words)) => return Some((Reason::WaitingForClaims, words.clone())),
-        Some(Waiting::Children(words)) => return Some((Reason::Deleting, words.clone())),
-        None if facts.config.metadata.deletion_timestamp.is_some() => {
-            return Some((Reason::Deleting, "what was made for it is being deleted".into()));
+/// The work that is in progress.
+fn reconciling(inputs: &Inputs<'_>) -> Option<Cause> {
+    // A deletion comes before everything else.
+    match inputs.deletion {
+        Some(Waiting::Claims(words)) => return Some(Cause::new(Reason::WaitingForClaims, words)),
+        Some(Waiting::Children(words)) => return Some(Cause::new(Reason::Deleting, words)),
+        None if inputs.config.metadata.deletion_timestamp.is_some() => {
+            return Some(Cause::new(Reason::Deleting, "its objects are being deleted"));
         }
         None => {}
     }
-    if facts.lacks.is_some() || facts.overlap.is_some() {
+
+    // Nothing is rolled out where the API is missing or an older config has the nodes.
+    if inputs.lacks.is_some() || inputs.overlap.is_some() {
         return None;
     }
-    if let Some(Failed { key, message }) = facts.failures.first() {
-        return Some((Reason::Retrying, format!("{key} could not be written, it is tried again: {message}")));
+
+    // Writes that have to be repeated.
+    if let Some(Failed { key, message }) = inputs.failures.first() {
+        return Some(Cause::new(Reason::Retrying, format!("writing {key} failed, retrying: {message}")));
     }
-    if let Some(held) = facts.held.first() {
-        return Some((Reason::Retrying, format!("{held}; it is made anew once it is gone")));
+    if let Some(held) = inputs.held.first() {
+        return Some(Cause::new(Reason::Retrying, format!("{held}; it will be recreated once it is gone")));
     }
-    match &facts.rollout.progress {
-        // The DaemonSet itself may be what is blocked: then nothing goes on.
-        Progress::Unobserved if facts.blocks.iter().any(|block| block.key().kind <= ChildKind::DaemonSet) => None,
-        Progress::Unobserved => Some((Reason::RollingOut, "the plugin's DaemonSet was just written".into())),
-        Progress::Joining(_) if serves_on(facts) => None,
-        Progress::Underway(words) | Progress::Joining(words) => Some((Reason::RollingOut, words.clone())),
-        Progress::Halted { needs_person: false, message } => Some((Reason::RolloutBlocked, message.clone())),
+
+    // The roll-out.
+    match &inputs.rollout.progress {
+        // The DaemonSet itself may be what is blocked: then nothing is in progress.
+        Progress::Unobserved if inputs.blocks.iter().any(|block| block.key().kind <= ChildKind::DaemonSet) => None,
+        Progress::Unobserved => {
+            Some(Cause::new(Reason::RollingOut, "waiting for Kubernetes to act on the DaemonSet just applied"))
+        }
+        Progress::Joining(_) if serves_on(inputs) => None,
+        Progress::Underway(words) | Progress::Joining(words) => Some(Cause::new(Reason::RollingOut, words)),
+        Progress::Halted { needs_person: false, message } => Some(Cause::new(Reason::RolloutBlocked, message)),
         Progress::Halted { needs_person: true, .. } | Progress::Done => None,
     }
 }
 
-fn healthy(facts: &Facts<'_>) -> (Option<bool>, Reason, String) {
-    let SliceHealth { publishing, unhealthy, pending, problems, .. } = facts.health;
-    if *unhealthy > 0 {
+fn healthy(inputs: &Inputs<'_>) -> Stated {
+    let SliceHealth { publishing, unhealthy, pending, problems, .. } = inputs.health;
+    let (desired, is_done) = (inputs.rollout.desired, inputs.rollout.progress == Progress::Done);
+
+    let (status, reason, message) = if *unhealthy > 0 {
         let first = problems.first.first();
-        let words = first.map_or_else(String::new, |p| format!(", first {}: {}: {}", p.node, p.reason, p.message));
-        return (
-            Some(false),
-            Reason::NodesUnhealthy,
-            format!("{} without a good pool of devices{words}", nodes(count(*unhealthy))),
-        );
-    }
-    if *pending > 0 {
-        return (None, Reason::Publishing, format!("{} still to publish devices", nodes(count(*pending))));
-    }
-    if facts.rollout.desired == 0 {
-        return match facts.rollout.progress {
-            Progress::Done => (Some(true), Reason::NoNodes, "no node is selected".into()),
-            _ => (None, Reason::Publishing, "the plugin has not been rolled out yet".into()),
-        };
-    }
-    if count(*publishing) < facts.rollout.desired {
-        let words = format!("{publishing} of {} with a complete pool of devices", nodes(facts.rollout.desired));
-        return (None, Reason::Publishing, words);
-    }
-    let words = format!("{} with a complete pool of devices{}", nodes(count(*publishing)), full(facts));
-    (Some(true), Reason::Healthy, words)
+        let first =
+            first.map_or_else(String::new, |one| format!(", first {}: {}: {}", one.node, one.reason, one.message));
+        (ConditionStatus::False, Reason::NodesUnhealthy, format!("{} unhealthy{first}", nodes(count(*unhealthy))))
+    } else if *pending > 0 {
+        let message = format!("waiting for {} to publish devices", nodes(count(*pending)));
+        (ConditionStatus::Unknown, Reason::Publishing, message)
+    } else if desired == 0 && is_done {
+        (ConditionStatus::True, Reason::NoNodes, "no node is selected".into())
+    } else if desired == 0 {
+        (ConditionStatus::Unknown, Reason::Publishing, "the plugin has not been rolled out yet".into())
+    } else if count(*publishing) < desired {
+        let message = format!("{publishing} of {} published a complete pool of devices so far", nodes(desired));
+        (ConditionStatus::Unknown, Reason::Publishing, message)
+    } else {
+        let message = format!("{} published a complete pool of devices{}", nodes(count(*publishing)), full(inputs));
+        (ConditionStatus::True, Reason::Healthy, message)
+    };
+    Stated { type_: ConditionType::ResourcesHealthy, status, cause: Cause { reason, message } }
 }
 
 /// What it means for others that claims hold every device of some nodes.
-fn full(facts: &Facts<'_>) -> String {
-    let full = &facts.usage.full;
-    let (Some(first), Some(consequence)) = (full.first(), facts.config.kind.when_all_held()) else {
+fn full(inputs: &Inputs<'_>) -> String {
+    let full = &inputs.usage.full;
+    let (Some(first), Some(consequence)) = (full.first(), inputs.config.kind.when_all_held()) else {
         return String::new();
     };
     format!("; claims hold every device on {} (such as {first}): {consequence}", nodes(count(full.len())))
@@ -273,7 +295,7 @@ fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-fn without_words_of_health(mut condition: Condition) -> Condition {
+fn without_health_message(mut condition: Condition) -> Condition {
     if condition.type_ == ConditionType::ResourcesHealthy.as_str() && condition.status == "True" {
         condition.message.clear();
     }
@@ -285,8 +307,8 @@ pub fn only_counts_differ(before: &DraDriverConfigStatus, after: &DraDriverConfi
     let said = |status: &DraDriverConfigStatus| DraDriverConfigStatus {
         nodes: None,
         devices: None,
-        // Its words are about counts too.
-        conditions: status.conditions.iter().cloned().map(without_words_of_health).collect(),
+        // A message about good health only counts as well.
+        conditions: status.conditions.iter().cloned().map(without_health_message).collect(),
         device_classes: status
             .device_classes
             .iter()
@@ -313,16 +335,18 @@ fn overlap_message(Overlap { older, driver, shared }: &Overlap) -> String {
     )
 }
 
-/// The status of an object that the API server took and that cannot be read all the same.
+/// The status of an object that the API server accepted but that cannot be parsed.
 pub fn invalid(
     before: &DraDriverConfigStatus,
     generation: Option<i64>,
     error: &str,
     now: Timestamp,
 ) -> DraDriverConfigStatus {
-    let message = format!("the object cannot be read: {error}; nothing made for it is changed until it is mended");
-    let stated = [(ConditionType::Ready, false), (ConditionType::Stalled, true)]
-        .map(|(type_, status)| state(type_, (Some(status), Reason::InvalidObject, message.clone())));
+    let message = format!("cannot parse the spec: {error}; existing objects are left unchanged until it is fixed");
+    let cause = Cause::new(Reason::InvalidObject, message);
+    let stated = [(ConditionType::Ready, ConditionStatus::False), (ConditionType::Stalled, ConditionStatus::True)]
+        .map(|(type_, status)| Stated { type_, status, cause: cause.clone() });
+
     DraDriverConfigStatus {
         observed_generation: generation,
         conditions: conditions::next(&before.conditions, stated.into(), generation, now),

@@ -15,17 +15,17 @@ fn rollout(desired: i32, ready: i32, progress: Progress) -> Rollout {
     Rollout { desired, ready, missing: 0, progress, next_deadline: None }
 }
 
-/// The status of a config that serves on one node, with the facts changed by `change`.
-fn status_with(change: impl for<'a> FnOnce(&mut Facts<'a>, &'a Held)) -> DraDriverConfigStatus {
+/// The status of a config that serves on one node, with the inputs changed by `change`.
+fn status_with(change: impl for<'a> FnOnce(&mut Inputs<'a>, &'a Held)) -> DraDriverConfigStatus {
     let held = Held::default();
-    let mut facts = facts_of(&held);
-    change(&mut facts, &held);
-    status(&facts)
+    let mut inputs = inputs_of(&held);
+    change(&mut inputs, &held);
+    status(&inputs)
 }
 
-/// The facts of a config that serves on one node.
-fn facts_of(held: &Held) -> Facts<'_> {
-    Facts {
+/// The inputs of a config that serves on one node.
+fn inputs_of(held: &Held) -> Inputs<'_> {
+    Inputs {
         config: &held.config,
         lacks: None,
         overlap: None,
@@ -40,7 +40,7 @@ fn facts_of(held: &Held) -> Facts<'_> {
     }
 }
 
-/// What facts may borrow.
+/// What inputs may borrow.
 struct Held {
     config: Config,
     going: Config,
@@ -119,13 +119,13 @@ fn what_serves_is_ready_and_has_neither_reconciling_nor_stalled() {
 #[test]
 fn what_takes_its_time_is_reconciling_and_never_stalled() {
     for (status, reason) in [
-        (status_with(|facts, held| facts.rollout = &held.underway), "RollingOut"),
-        (status_with(|facts, held| facts.rollout = &held.unobserved), "RollingOut"),
-        (status_with(|facts, held| facts.rollout = &held.halted), "RolloutBlocked"),
-        (status_with(|facts, held| facts.failures = &held.failures), "Retrying"),
-        (status_with(|facts, held| facts.held = &held.kept), "Retrying"),
-        (status_with(|facts, held| facts.config = &held.going), "Deleting"),
-        (status_with(|facts, held| facts.deletion = Some(&held.waiting)), "WaitingForClaims"),
+        (status_with(|inputs, held| inputs.rollout = &held.underway), "RollingOut"),
+        (status_with(|inputs, held| inputs.rollout = &held.unobserved), "RollingOut"),
+        (status_with(|inputs, held| inputs.rollout = &held.halted), "RolloutBlocked"),
+        (status_with(|inputs, held| inputs.failures = &held.failures), "Retrying"),
+        (status_with(|inputs, held| inputs.held = &held.kept), "Retrying"),
+        (status_with(|inputs, held| inputs.config = &held.going), "Deleting"),
+        (status_with(|inputs, held| inputs.deletion = Some(&held.waiting)), "WaitingForClaims"),
     ] {
         let said = said(&status);
         assert_eq!(said[..2], [format!("Ready=False/{reason}"), format!("Reconciling=True/{reason}")]);
@@ -134,25 +134,25 @@ fn what_takes_its_time_is_reconciling_and_never_stalled() {
 }
 
 #[test]
-fn what_a_person_must_mend_is_stalled_and_says_what() {
+fn what_a_person_must_fix_is_stalled_and_says_what() {
     for (status, reason, words) in [
-        (status_with(|facts, _| facts.lacks = Some("no API")), "DraApiMissing", "no API"),
+        (status_with(|inputs, _| inputs.lacks = Some("no API")), "DraApiMissing", "no API"),
         (
-            status_with(|facts, held| facts.overlap = Some(&held.overlap)),
+            status_with(|inputs, held| inputs.overlap = Some(&held.overlap)),
             "NodeSelectorOverlap",
             "the older DraDriverConfig b gives out the same devices as driver b.cpu, and both select node n",
         ),
         (
-            status_with(|facts, held| facts.blocks = &held.taken),
+            status_with(|inputs, held| inputs.blocks = &held.taken),
             "NameTaken",
-            "DeviceClass a is there and belongs to Helm release x",
+            "DeviceClass a already exists and belongs to Helm release x: rename or delete one of them",
         ),
         (
-            status_with(|facts, held| facts.blocks = &held.taken[1..]),
+            status_with(|inputs, held| inputs.blocks = &held.taken[1..]),
             "Refused",
-            "the API server refuses DaemonSet d: no",
+            "the API server rejected DaemonSet d: no",
         ),
-        (status_with(|facts, held| facts.rollout = &held.nameless), "InvalidImage", "image x"),
+        (status_with(|inputs, held| inputs.rollout = &held.nameless), "InvalidImage", "image x"),
     ] {
         let said = said(&status);
         assert!(
@@ -165,10 +165,10 @@ fn what_a_person_must_mend_is_stalled_and_says_what() {
 
 #[test]
 fn the_health_of_devices_makes_nothing_else_false() {
-    let unhealthy = status_with(|facts, held| facts.health = &held.unhealthy);
+    let unhealthy = status_with(|inputs, held| inputs.health = &held.unhealthy);
     assert_eq!(said(&unhealthy)[..2], ["Ready=True/Serving", "ResourcesHealthy=False/NodesUnhealthy"]);
     assert_eq!(unhealthy.problems.unwrap().first[0].node, "n");
-    let pending = status_with(|facts, held| facts.health = &held.pending);
+    let pending = status_with(|inputs, held| inputs.health = &held.pending);
     assert_eq!(said(&pending)[..2], ["Ready=True/Serving", "ResourcesHealthy=Unknown/Publishing"]);
     assert_eq!(pending.problems, None);
 }
@@ -178,8 +178,8 @@ fn devices_are_healthy_only_where_every_node_that_should_publishes() {
     let (three, none) = (rollout(3, 2, Progress::Done), SliceHealth::default());
     for health in [&none, &Held::default().healthy] {
         let held = Held::default();
-        let facts = Facts { rollout: &three, health, ..facts_of(&held) };
-        assert_eq!(said(&status(&facts))[1], "ResourcesHealthy=Unknown/Publishing");
+        let inputs = Inputs { rollout: &three, health, ..inputs_of(&held) };
+        assert_eq!(said(&status(&inputs))[1], "ResourcesHealthy=Unknown/Publishing");
     }
 }
 
@@ -188,9 +188,9 @@ fn a_node_that_joins_what_is_ready_takes_no_readiness_from_the_others() {
     let joining = rollout(2, 1, Progress::Joining("1 of 2 nodes run the plugin".into()));
     let after = |change: &dyn Fn(&mut Config)| {
         let mut held = Held::default();
-        held.config.status = Some(status(&facts_of(&Held::default())));
+        held.config.status = Some(status(&inputs_of(&Held::default())));
         change(&mut held.config);
-        let after = status(&Facts { rollout: &joining, ..facts_of(&held) });
+        let after = status(&Inputs { rollout: &joining, ..inputs_of(&held) });
         (said(&after)[0].clone(), after.conditions[0].message.clone())
     };
     assert_eq!(after(&|_| {}), ("Ready=True/Serving".into(), "1 of 2 nodes run the plugin".into()));
@@ -202,14 +202,14 @@ fn a_node_that_joins_what_is_ready_takes_no_readiness_from_the_others() {
 }
 
 #[test]
-fn no_node_selected_is_ready_and_said() {
-    let status = status_with(|facts, held| facts.rollout = &held.nowhere);
+fn no_node_selected_is_ready_and_says_so() {
+    let status = status_with(|inputs, held| inputs.rollout = &held.nowhere);
     assert_eq!(said(&status)[..2], ["Ready=True/NoNodes", "ResourcesHealthy=True/NoNodes"]);
 }
 
 #[test]
-fn a_class_says_why_it_is_not_there() {
-    let taken = status_with(|facts, held| facts.blocks = &held.taken);
+fn a_class_says_why_it_does_not_exist() {
+    let taken = status_with(|inputs, held| inputs.blocks = &held.taken);
     let class = &taken.device_classes[0];
     assert_eq!(class.reason.as_deref(), Some("NameTaken"));
     assert!(class.message.as_deref().unwrap().contains("Helm release x"), "{class:?}");
@@ -222,28 +222,40 @@ fn a_class_that_is_refused_names_the_field_of_the_config() {
     let key = ChildKey { kind: ChildKind::DeviceClass, name: "a".into() };
     let message = "DeviceClass \"a\" is invalid: spec.selectors[1].cel.expression: Invalid value".to_owned();
     let blocks = [Block::Refused { key, message }];
-    let status = status(&Facts { blocks: &blocks, ..facts_of(&held) });
+    let status = status(&Inputs { blocks: &blocks, ..inputs_of(&held) });
     for said in [&status.conditions[0].message, status.device_classes[0].message.as_ref().unwrap()] {
         assert!(said.contains(": spec.deviceClasses[0].selectors[0]: Invalid value"), "{said}");
     }
 }
 
 #[test]
+fn a_class_that_is_refused_says_so_also_where_something_else_is_blocked_first() {
+    let held = Held::default();
+    let key = ChildKey { kind: ChildKind::DeviceClass, name: "a".into() };
+    let blocks = [held.taken[1].clone(), Block::Refused { key, message: "no CEL".into() }];
+    let status = status(&Inputs { blocks: &blocks, ..inputs_of(&held) });
+    let class = &status.device_classes[0];
+    assert_eq!(class.reason.as_deref(), Some("Refused"));
+    assert_eq!(class.message.as_deref(), Some("the API server rejected DeviceClass a: no CEL"));
+    assert!(status.conditions[0].message.ends_with(" (and 1 more like it)"), "{:?}", status.conditions[0]);
+}
+
+#[test]
 fn a_class_that_aborts_claims_leaves_the_object_ready_which_says_so() {
     let mut held = Held::default();
-    held.usage.classes[0].reason = Some(usage::ABORTS_CLAIMS.into());
+    held.usage.classes[0].reason = Some(ClassReason::AbortsClaims.as_str().into());
     held.usage.classes[0].message = Some("é".repeat(5000));
-    let status = status(&facts_of(&held));
+    let status = status(&inputs_of(&held));
     assert_eq!(said(&status)[0], "Ready=True/Serving");
-    assert!(status.conditions[0].message.ends_with("not allocated, see status.deviceClasses: a"));
+    assert!(status.conditions[0].message.ends_with("cannot be allocated, see status.deviceClasses: a"));
     assert_eq!(status.device_classes[0].message.as_ref().unwrap().chars().count(), 1000);
 }
 
 #[test]
-fn a_node_whose_every_cpu_is_claimed_is_said_and_is_well() {
+fn a_node_whose_devices_are_all_claimed_is_named_and_is_healthy() {
     let mut held = Held::default();
     held.usage.full = vec!["n".into()];
-    let full = status(&facts_of(&held));
+    let full = status(&inputs_of(&held));
     assert_eq!(said(&full)[1], "ResourcesHealthy=True/Healthy");
     let message = &full.conditions[1].message;
     assert!(message.contains("on 1 node (such as n)") && message.contains("reservedCPUs"), "{message}");
@@ -251,7 +263,7 @@ fn a_node_whose_every_cpu_is_claimed_is_said_and_is_well() {
 }
 
 #[test]
-fn counts_alone_are_told_from_what_matters() {
+fn a_change_of_counts_alone_is_told_from_other_changes() {
     let before = status_with(|_, _| {});
     let mut after = before.clone();
     after.devices = Some(DeviceCounts { total: 4, allocated: 2, tainted: 0 });
@@ -259,13 +271,17 @@ fn counts_alone_are_told_from_what_matters() {
     assert!(only_counts_differ(&before, &after));
     after.device_classes[0].reason = Some("AbortsClaims".into());
     assert!(!only_counts_differ(&before, &after));
-    assert!(!only_counts_differ(&before, &status_with(|facts, held| facts.rollout = &held.underway)));
+    assert!(!only_counts_differ(&before, &status_with(|inputs, held| inputs.rollout = &held.underway)));
 }
 
 #[test]
-fn an_object_that_cannot_be_read_keeps_its_counts_and_says_so() {
+fn an_object_that_cannot_be_parsed_keeps_its_counts_and_says_so() {
     let before = status_with(|_, _| {});
     let after = invalid(&before, Some(2), "invalid type: string", at(200));
     assert_eq!(said(&after), ["Ready=False/InvalidObject", "Stalled=True/InvalidObject"]);
     assert_eq!((after.devices, after.observed_generation), (before.devices, Some(2)));
+    assert_eq!(
+        after.conditions[0].message,
+        "cannot parse the spec: invalid type: string; existing objects are left unchanged until it is fixed"
+    );
 }

@@ -1,4 +1,4 @@
-//! Which node is well, and since when one is not.
+//! Which nodes are healthy, and since when one is not.
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
 
@@ -42,7 +42,7 @@ fn judged_with(
 }
 
 #[test]
-fn a_node_that_publishes_is_well() {
+fn a_node_that_publishes_is_healthy() {
     let health = judged(&[mk_pod("a", true)], &[mk_node("a")], &[mk_slice("a", 1, 1, &["core-0-0"])], FIRST, 1000);
     assert_eq!(health, SliceHealth { publishing: 1, ..SliceHealth::default() });
 }
@@ -59,7 +59,7 @@ fn a_node_has_until_the_deadline() {
 }
 
 #[test]
-fn the_deadline_starts_anew_when_a_node_that_was_well_is_not() {
+fn the_deadline_starts_again_when_a_healthy_node_becomes_unhealthy() {
     let none = Unwell::new();
     let before = Before { unwell: Some(&none), problems: &[] };
     let health = judged(&[mk_pod("a", true)], &[mk_node("a")], &[], before, 5000);
@@ -110,17 +110,17 @@ fn a_node_that_offers_nothing_is_a_problem() {
 }
 
 #[test]
-fn a_pod_that_runs_and_is_not_ready_is_named_with_where_to_look() {
+fn a_pod_that_runs_but_is_not_ready_is_named_with_where_to_look() {
     let health = judged(&[mk_pod("a", false)], &[mk_node("a")], &[], FIRST, 1000);
     let problem = &health.problems.first[0];
     assert_eq!(problem.reason, "PluginNotReady");
-    for words in ["cpu-node-plugin-a", "/readyz", "kubeletRootDir"] {
+    for words in ["cpu-node-plugin-a", "/readyz", "node plugin reference"] {
         assert!(problem.message.contains(words), "{}", problem.message);
     }
 }
 
 #[test]
-fn a_pod_that_does_not_start_is_told_with_its_cause() {
+fn a_pod_that_does_not_start_is_named_with_the_cause() {
     let mut pod = mk_pod("a", false);
     pod.trouble = Some(Trouble { kind: TroubleKind::ImagePull, message: "image x cannot be pulled".into() });
     let health = judged(&[pod], &[mk_node("a")], &[], FIRST, 1000);
@@ -129,7 +129,7 @@ fn a_pod_that_does_not_start_is_told_with_its_cause() {
 }
 
 #[test]
-fn an_old_plugin_that_serves_keeps_its_node_well_while_the_new_one_does_not_start() {
+fn an_old_plugin_that_serves_keeps_its_node_healthy_while_the_new_one_does_not_start() {
     let mut new = mk_pod("a", false);
     new.trouble = Some(Trouble { kind: TroubleKind::Crash, message: "exit code 1".into() });
     let slices = [mk_slice("a", 1, 1, &["core-0-0"])];
@@ -148,7 +148,7 @@ fn the_first_ten_problems_are_shown_by_node_name_and_the_rest_counted() {
 }
 
 #[test]
-fn a_node_for_which_no_pod_can_be_made_has_until_the_deadline_and_then_says_why() {
+fn a_node_for_which_no_pod_can_be_created_has_until_the_deadline_and_then_says_why() {
     let podless = Podless { nodes: &["a"], why: Some("violates PodSecurity") };
     let none = Unwell::new();
     let before = Before { unwell: Some(&none), problems: &[] };
