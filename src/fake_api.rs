@@ -19,6 +19,9 @@ use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 
 pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
+/// Where the kinds of Dynamic Resource Allocation are.
+const DRA: &str = "/apis/resource.k8s.io/";
+
 /// The kinds it serves, by their plural names in paths.
 const KINDS: [(&str, &str); 14] = [
     ("clusterrolebindings", "ClusterRoleBinding"),
@@ -52,6 +55,8 @@ struct State {
     refusals: Vec<(String, u16, String)>,
     admission: Option<Admission>,
     gates: BTreeMap<String, Gate>,
+    /// The API of Dynamic Resource Allocation is switched off.
+    lacks_dra: bool,
 }
 
 #[derive(Clone)]
@@ -174,6 +179,11 @@ impl FakeApi {
         self.0.lock().unwrap().refusals.clear();
     }
 
+    /// Serves the API of Dynamic Resource Allocation, or does not.
+    pub(crate) fn serve_dra(&self, serves: bool) {
+        self.0.lock().unwrap().lacks_dra = !serves;
+    }
+
     /// Requests for this path wait for the gate to open.
     pub(crate) fn hold(&self, path: &str) -> Gate {
         let gate = Gate(tokio::sync::watch::Sender::new((false, false)));
@@ -241,7 +251,8 @@ impl FakeApi {
         let content_type = parts.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         match (method, content_type) {
             (Method::GET, _) if query.contains("watch=true") => state.watch(&path, &query),
-            (Method::GET, _) if path == "/apis" => groups(),
+            (Method::GET, _) if path == "/apis" => groups(state.lacks_dra),
+            _ if state.lacks_dra && path.starts_with(DRA) => not_found(),
             (Method::GET, _) if is_collection(&path) => state.list(&path, &query),
             (Method::GET, _) => state.objects.get(&path).map_or_else(not_found, answer),
             (Method::POST, _) => state.post(&path, sent),
@@ -445,11 +456,11 @@ fn merge(object: &mut Value, sent: &Value) {
 }
 
 /// The list of API groups.
-fn groups() -> Response<Body> {
+fn groups(lacks_dra: bool) -> Response<Body> {
     let version = json!({"groupVersion": "resource.k8s.io/v1", "version": "v1"});
-    answer(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
-        {"name": "resource.k8s.io", "versions": [version], "preferredVersion": version},
-    ]}))
+    let dra = json!({"name": "resource.k8s.io", "versions": [version], "preferredVersion": version});
+    let groups = if lacks_dra { vec![] } else { vec![dra] };
+    answer(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
 }
 
 fn answer(object: &Value) -> Response<Body> {

@@ -63,6 +63,11 @@ impl ChildKind {
         }
     }
 
+    /// Whether it is one of the plugin's rights, or limits them: the plugin must not run without it.
+    pub const fn is_right(self) -> bool {
+        !matches!(self, Self::DaemonSet | Self::DeviceClass)
+    }
+
     /// Whether objects of the kind are in a namespace: the operator's.
     pub const fn is_namespaced(self) -> bool {
         matches!(self, Self::ServiceAccount | Self::DaemonSet)

@@ -1,9 +1,9 @@
-//! Which of several instances leads: who made the Lease, for as long as its pod lives. IO: the Kubernetes API.
+//! Which of several instances leads: the one that created the Lease, while its pod lives. IO: the Kubernetes API.
 //!
-//! The Lease is owned by the leader's pod and is never renewed: a quiet controller writes nothing. It goes with a graceful
-//! stop at once, and with its pod by garbage collection; a candidate also takes it away when the pod is over, or is being
-//! deleted on a node that no longer reports. Making it is atomic, so that no two instances have it, and no clocks are
-//! compared. (The field calls this "leader for life".)
+//! The Lease is owned by the leader's pod and is never renewed: a quiet controller writes nothing. A graceful stop deletes
+//! it, and garbage collection does so with the pod. A candidate deletes it too, once the pod has ended, or is being deleted
+//! on a node that no longer reports. Creating it is atomic: no two instances have it, and no clocks are compared. (The field
+//! calls this "leader for life".)
 
 use std::time::Duration;
 
@@ -26,15 +26,22 @@ use crate::controller::observe::is_ready;
 
 /// Name of the Lease.
 pub const LEASE: &str = "dra-operator";
-/// Between looks at a leader that may be over.
-const LOOK: Duration = Duration::from_secs(10);
+/// Between two checks of a leader that may have ended.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// Leadership that cannot be sought.
+/// The election failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{what} for leader election: {error}")]
+#[error("leader election: {what}: {error}")]
 pub struct Error {
     what: String,
     error: kube::Error,
+}
+
+/// Who may own the Lease.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Us,
+    Other,
 }
 
 /// A candidate.
@@ -50,7 +57,7 @@ impl Candidate {
     /// The instance in pod `pod`.
     pub async fn new(client: &Client, namespace: &str, pod: &str) -> Result<Self, Error> {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        let own = pods.get(pod).await.map_err(error(&format!("read the own pod {namespace}/{pod}")))?;
+        let own = pods.get(pod).await.map_err(error(&format!("read this pod, {namespace}/{pod}")))?;
         Ok(Self {
             leases: Api::namespaced(client.clone(), namespace),
             pods,
@@ -60,50 +67,50 @@ impl Candidate {
         })
     }
 
-    /// Waits until this instance leads. `stand_by` is told when another does.
+    /// Waits until this instance leads. Calls `stand_by` whenever another one does.
     pub async fn lead(&self, stand_by: impl Fn()) -> Result<(), Error> {
         loop {
             match self.leases.create(&PostParams::default(), &self.lease()).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(failed) => {
-                    tracing::warn!(error = %failed, "the Lease cannot be made; it is tried again");
-                    sleep(LOOK).await;
+                    tracing::warn!(error = %failed, "creating the Lease failed, retrying");
+                    sleep(CHECK_EVERY).await;
                     continue;
                 }
             }
             let read = self.leases.get_opt(LEASE).await.map_err(error("read the Lease"))?;
             let Some(lease) = read else { continue };
             if self.is_ours(&lease) {
-                // The container started again in the same pod.
+                // The container restarted in the same pod.
                 return Ok(());
             }
             stand_by();
-            if self.is_over(&lease).await {
-                tracing::info!(leader = holder(&lease), "the leader is over; taking its Lease away");
-                self.remove(&lease).await;
+            if self.has_ended(&lease).await {
+                tracing::info!(leader = holder(&lease), "the leader has ended, deleting its Lease");
+                self.delete(&lease).await;
             } else {
-                // Its deletion is an event; a leader that is over without one is looked for in between.
-                timeout(LOOK, self.changed(false)).await.ok();
+                // The deletion of the Lease is an event; the end of its leader need not be.
+                timeout(CHECK_EVERY, self.changed_to(Owner::Us)).await.ok();
             }
         }
     }
 
     /// Returns when the Lease is no longer this instance's.
     pub async fn lost(&self) {
-        self.changed(true).await;
+        self.changed_to(Owner::Other).await;
     }
 
-    /// Gives the Lease back, if it is this instance's.
+    /// Deletes the Lease, if it is this instance's.
     pub async fn resign(&self) {
         match self.leases.get_opt(LEASE).await {
-            Ok(Some(lease)) if self.is_ours(&lease) => self.remove(&lease).await,
+            Ok(Some(lease)) if self.is_ours(&lease) => self.delete(&lease).await,
             _ => {}
         }
     }
 
-    /// Returns when the Lease is gone, or is (not) ours against expectation.
-    async fn changed(&self, ours: bool) {
+    /// Returns when the Lease is gone, or belongs to that owner.
+    async fn changed_to(&self, owner: Owner) {
         let config = watcher::Config::default().fields(&format!("metadata.name={LEASE}"));
         let mut events = std::pin::pin!(watcher(self.leases.clone(), config).default_backoff());
         let mut listed = false;
@@ -112,13 +119,13 @@ impl Candidate {
                 Ok(Some(watcher::Event::Init)) => listed = false,
                 Ok(Some(watcher::Event::InitApply(lease) | watcher::Event::Apply(lease))) => {
                     listed = true;
-                    if self.is_ours(&lease) != ours {
+                    if self.is_ours(&lease) == (owner == Owner::Us) {
                         return;
                     }
                 }
                 Ok(Some(watcher::Event::InitDone)) if listed => {}
                 Ok(Some(watcher::Event::InitDone | watcher::Event::Delete(_)) | None) => return,
-                Err(failed) => tracing::warn!(error = %failed, "watch the Lease; it is tried again"),
+                Err(failed) => tracing::warn!(error = %failed, "watching the Lease failed, retrying"),
             }
         }
     }
@@ -148,15 +155,16 @@ impl Candidate {
         owner(lease) == Some(self.uid.as_str())
     }
 
-    async fn is_over(&self, lease: &Lease) -> bool {
+    /// Whether the leader's pod no longer runs, and so no longer writes.
+    async fn has_ended(&self, lease: &Lease) -> bool {
         if holder(lease).is_empty() {
-            // It names nobody: as other election code leaves a Lease that it gives up.
+            // Without a holder: other election code gives a Lease up like this.
             return true;
         }
         let pod = match self.pods.get_opt(&holder(lease)).await {
             Ok(pod) => pod,
             Err(failed) => {
-                tracing::warn!(error = %failed, "read the leader's pod; it is tried again");
+                tracing::warn!(error = %failed, "reading the leader's pod failed, retrying");
                 return false;
             }
         };
@@ -174,11 +182,12 @@ impl Candidate {
         node.as_ref().is_some_and(is_ready)
     }
 
-    async fn remove(&self, lease: &Lease) {
+    /// Deletes this version of the Lease, and no later one.
+    async fn delete(&self, lease: &Lease) {
         let preconditions = Preconditions { uid: lease.uid(), resource_version: lease.resource_version() };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         if let Err(failed) = self.leases.delete(LEASE, &parameters).await {
-            tracing::warn!(error = %failed, "the Lease cannot be taken away");
+            tracing::warn!(error = %failed, "deleting the Lease failed");
         }
     }
 }

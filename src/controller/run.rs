@@ -1,4 +1,4 @@
-//! The controller's life: lead, fill the caches, reconcile until told to stop. IO: the Kubernetes API.
+//! The controller's life: lead, fill the caches, reconcile until it is stopped. IO: the Kubernetes API.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -28,12 +28,12 @@ use crate::controller::{
     reconcile::{Context, Pace, on_error, reconcile},
 };
 
-/// Changes that come closer together are looked at together.
+/// Changes that come closer together are reconciled together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// Looks take at most one part in so many of the time, however large the cluster and busy its claims.
+/// Reconciling takes at most one part in so many of the time, however large the cluster and busy its claims.
 const SHARE: u32 = 8;
-/// Between questions for an API that is missing.
-const ASK_AGAIN: Duration = Duration::from_secs(15);
+/// Between two checks for an API that is missing.
+const CHECK_EVERY: Duration = Duration::from_secs(15);
 
 /// What the controller is run with.
 pub struct Operator {
@@ -41,42 +41,45 @@ pub struct Operator {
     pub client: Client,
     /// What is not in the objects.
     pub settings: Settings,
-    /// The own pod, where there is to be an election.
+    /// This pod, where instances elect a leader.
     pub pod: Option<String>,
     /// Metrics.
     pub metrics: Metrics,
-    /// How the process does.
+    /// How the process is doing.
     pub health: Arc<Health>,
 }
 
-/// The controller ended for another reason than that it was told to.
+/// The controller ended without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Leadership cannot be sought.
+    /// The election failed.
     #[error(transparent)]
     Election(#[from] leader::Error),
-    /// Another instance leads now.
-    #[error("the Lease {} was taken away: another instance may lead, starting over", leader::LEASE)]
+    /// Another instance may lead now.
+    #[error("lost the Lease {}: another instance may lead; restarting", leader::LEASE)]
     Lost,
 }
 
 impl Operator {
-    /// Runs until `stop`.
+    /// Leads and reconciles until `stop`.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let Some(pod) = self.pod.clone() else {
             self.work(stop).await;
             return Ok(());
         };
-        // Standing by is no work: the heart beats by itself.
-        let beats = self.beats();
+
+        // Wait for leadership. No loop turns in a standby: its heartbeat comes from here.
         let candidate = Candidate::new(&self.client, &self.settings.namespace, &pod).await?;
         let leads = candidate.lead(|| self.health.enter(Phase::StandingBy));
+        let heartbeat = self.heartbeat().for_each(async |()| {});
         tokio::select! {
             leads = leads => leads?,
             () = stop.cancelled() => return Ok(()),
-            () = beats.for_each(async |()| {}) => {}
+            () = heartbeat => {}
         }
-        tracing::info!(pod, "leads");
+        tracing::info!(pod, "leading");
+
+        // Lead until stopped, or until the Lease is lost.
         let done = tokio::select! {
             () = self.work(stop) => Ok(()),
             () = candidate.lost() => Err(Error::Lost),
@@ -85,11 +88,14 @@ impl Operator {
         done
     }
 
+    /// Connects the watches with kube's Controller, and reconciles until `stop`.
     async fn work(&self, stop: CancellationToken) {
         self.metrics.leader.set(1);
         self.health.enter(Phase::Filling);
+
+        // What is watched, and what wakes the loop beside the configs themselves.
         let (caches, changes) = Caches::new(&self.client, &self.settings.namespace);
-        let (asked, lacks) = watch::channel(None);
+        let (missing_api, lacks) = watch::channel(None);
         let news = Arc::new(Notify::new());
         let pace = Arc::new(Pace::default());
         let configs: Api<Guarded> = Api::all(self.client.clone());
@@ -97,6 +103,7 @@ impl Operator {
             .with_config(Tuning::default().concurrency(1))
             .reconcile_all_on(coalesced(Arc::clone(&news), Arc::clone(&pace)))
             .graceful_shutdown_on(stop.cancelled_owned());
+
         let context = Arc::new(Context {
             writer: Writer {
                 client: self.client.clone(),
@@ -114,11 +121,13 @@ impl Operator {
             lacks,
             remembered: HashMap::new().into(),
         });
-        // Polled by the loop itself: while it turns, the heart beats. What stands in a config's way may go, or be edited,
-        // without an event of that config.
+
+        // What stands in a config's way may go, or be edited, without an event of that config. The loop itself polls this, so
+        // that the heartbeat stops when the loop does.
         let (seen, left) = (Arc::clone(&context), Arc::clone(&context));
-        let others = differing(self.beats(), move || seen.generations()).inspect(move |()| left.forget());
+        let others = differing(self.heartbeat(), move || seen.generations()).inspect(move |()| left.forget());
         let controller = controller.reconcile_all_on(others);
+
         let configs = controller.store();
         let filled = async {
             configs.wait_until_ready().await.ok();
@@ -128,21 +137,23 @@ impl Operator {
             std::future::pending::<()>().await;
         };
         let reconciles = controller.run(reconcile, on_error, context).for_each(async |done| {
-            // What reconcile itself met is told there; an object that is gone meanwhile is no news.
+            // Reconcile has logged its own errors; an object that is gone meanwhile needs no message.
             if let Err(controller::Error::QueueError(error)) = done {
                 self.metrics.failed(Failure::Watch);
-                tracing::warn!(%error, "watch DraDriverConfig (is its CRD installed?); it is tried again");
+                tracing::warn!(%error, "watching DraDriverConfig failed (is its CRD installed?), retrying");
             }
         });
+
+        // Only the first of these ends, when it is stopped.
         tokio::select! {
             () = reconciles => {}
             () = filled => {}
             () = self.follow(changes, &news) => {}
-            () = self.ask(&asked, &news) => {}
+            () = self.check_api(&missing_api, &news) => {}
         }
     }
 
-    /// Keeps the caches filled, and tells of changes.
+    /// Keeps the caches filled, and wakes the loop on changes.
     async fn follow(&self, mut changes: Changes, news: &Notify) {
         while let Some(change) = changes.next().await {
             match change {
@@ -155,8 +166,8 @@ impl Operator {
         }
     }
 
-    /// Asks whether the cluster has what is needed, until it has.
-    async fn ask(&self, lacks: &watch::Sender<Option<String>>, news: &Notify) {
+    /// Checks whether the cluster serves the API that is needed, until it does.
+    async fn check_api(&self, lacks: &watch::Sender<Option<String>>, news: &Notify) {
         loop {
             match preflight::lacks(&self.client).await {
                 Ok(found) => {
@@ -167,16 +178,16 @@ impl Operator {
                     if passed {
                         return std::future::pending().await;
                     }
-                    // Watches of what is missing never fill their caches: there is nothing to wait for.
+                    // Watches of a missing API never fill their caches: there is nothing to wait for.
                     self.health.enter(Phase::Leading);
                 }
-                Err(error) => tracing::warn!(%error, "ask which APIs there are; it is tried again"),
+                Err(error) => tracing::warn!(%error, "listing the API groups failed, retrying"),
             }
-            sleep(ASK_AGAIN).await;
+            sleep(CHECK_EVERY).await;
         }
     }
 
-    fn beats(&self) -> impl Stream<Item = ()> + Send + use<> {
+    fn heartbeat(&self) -> impl Stream<Item = ()> + Send + use<> {
         let health = Arc::clone(&self.health);
         futures::stream::unfold(interval(BEAT), move |mut interval| {
             let health = Arc::clone(&health);
@@ -189,8 +200,8 @@ impl Operator {
     }
 }
 
-/// One item for all news within a moment: a busy cluster delays nothing for ever, as a debounce would. The moment grows
-/// with what a look costs.
+/// One item for all news within a moment, which grows with what reconciling costs. A debounce would wait for ever in a busy
+/// cluster.
 fn coalesced(news: Arc<Notify>, pace: Arc<Pace>) -> impl Stream<Item = ()> + Send {
     futures::stream::unfold((news, pace), async |(news, pace)| {
         news.notified().await;
@@ -199,11 +210,11 @@ fn coalesced(news: Arc<Notify>, pace: Arc<Pace>) -> impl Stream<Item = ()> + Sen
     })
 }
 
-/// The beats on which `look` sees something else than on the one before.
-fn differing<T: PartialEq>(beats: impl Stream<Item = ()>, look: impl Fn() -> T) -> impl Stream<Item = ()> {
+/// The beats on which `observe` sees something else than on the one before.
+fn differing<T: PartialEq>(beats: impl Stream<Item = ()>, observe: impl Fn() -> T) -> impl Stream<Item = ()> {
     let mut known = None;
     beats.filter(move |()| {
-        let now = Some(look());
+        let now = Some(observe());
         let changed = known != now;
         known = now;
         std::future::ready(changed)
@@ -211,15 +222,4 @@ fn differing<T: PartialEq>(beats: impl Stream<Item = ()>, look: impl Fn() -> T) 
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_beat_on_which_the_configs_are_others_is_a_change_and_no_other_is() {
-        let looks = RefCell::new(vec![1, 1, 2, 2, 3].into_iter());
-        let beats = futures::stream::iter([(); 5]);
-        assert_eq!(differing(beats, || looks.borrow_mut().next()).count().await, 3);
-    }
-}
+mod tests;

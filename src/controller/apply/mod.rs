@@ -14,7 +14,7 @@ use serde_json::Value;
 use self::series::Series;
 use crate::controller::{
     build::FIELD_MANAGER,
-    child::{Child, ChildKey, ChildKind},
+    child::{Child, ChildKey},
     config::Config,
     metrics::{Failure, Metrics, Verb},
     observe::{Live, child_api},
@@ -100,9 +100,8 @@ enum Conflicts {
 impl Report {
     /// Whether one of the plugin's rights, or what limits them, is not as wanted.
     fn lacks_rights(&self, blocked: &[Block]) -> bool {
-        let is_right = |key: &ChildKey| key.kind < ChildKind::DaemonSet;
-        blocked.iter().chain(&self.blocks).any(|block| is_right(block.key()))
-            || self.failures.iter().any(|failed| is_right(&failed.key))
+        blocked.iter().chain(&self.blocks).any(|block| block.key().kind.is_right())
+            || self.failures.iter().any(|failed| failed.key.kind.is_right())
     }
 }
 

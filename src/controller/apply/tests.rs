@@ -8,6 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::controller::{
     build::{self, Settings},
+    child::ChildKind,
     plan::Difference,
     testing::{at, mk_config, mk_live},
 };

@@ -1,10 +1,11 @@
-//! Elections against a scripted API server.
+//! Elections against a scripted API server, and resignations against one in memory.
 
 use http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fake_api::FakeApi;
 
 fn failure(code: u16) -> Value {
     let reason = if code == 404 { "NotFound" } else { "AlreadyExists" };
@@ -60,18 +61,18 @@ fn own() -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn who_makes_the_lease_leads() {
+async fn the_instance_that_creates_the_lease_leads() {
     let (seen, led) = elected(vec![own(), (201, lease("new", "me"))]).await;
     assert_eq!((seen, led), (vec!["GET new".into(), "POST leases".into()], true));
 }
 
 #[tokio::test]
-async fn a_container_started_again_in_the_same_pod_leads_on() {
+async fn a_container_that_restarts_in_the_same_pod_still_leads() {
     assert!(elected(vec![own(), (409, failure(409)), (200, lease("new", "me"))]).await.1);
 }
 
 #[tokio::test]
-async fn the_lease_of_a_leader_that_is_over_is_taken_away() {
+async fn the_lease_of_a_leader_that_has_ended_is_deleted() {
     let over = [
         vec![(404, failure(404))],
         vec![(200, pod("another", "Running", false))],
@@ -91,7 +92,7 @@ async fn the_lease_of_a_leader_that_is_over_is_taken_away() {
 }
 
 #[tokio::test]
-async fn a_lease_that_names_nobody_is_taken_away() {
+async fn a_lease_without_a_holder_is_deleted() {
     for holder in [json!(""), json!(null)] {
         let mut nobodys = lease("old", "old-uid");
         nobodys["spec"]["holderIdentity"] = holder;
@@ -103,7 +104,7 @@ async fn a_lease_that_names_nobody_is_taken_away() {
 }
 
 #[tokio::test]
-async fn a_leader_that_lives_is_left_its_lease() {
+async fn a_leader_that_lives_keeps_its_lease() {
     let alive = [
         vec![(200, pod("old-uid", "Running", false))],
         // Being deleted, and still writing perhaps: its node reports.
@@ -117,4 +118,41 @@ async fn a_leader_that_lives_is_left_its_lease() {
         let (seen, led) = elected(answers).await;
         assert!(!led && !seen.contains(&"DELETE dra-operator".to_owned()), "{looks:?}: {seen:?}");
     }
+}
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/dra-operator";
+
+/// A candidate in pod `new` with the id `me`, and an API server that has this Lease.
+async fn candidate(lease: Value) -> (FakeApi, Candidate) {
+    let api = FakeApi::default();
+    api.put("/api/v1/namespaces/ns/pods/new", own().1);
+    api.put(LEASES, lease);
+    let candidate = Candidate::new(&api.client(), "ns", "new").await.unwrap();
+    (api, candidate)
+}
+
+#[tokio::test]
+async fn an_instance_that_resigns_deletes_its_own_lease_and_no_others() {
+    let (api, ours) = candidate(lease("new", "me")).await;
+    ours.resign().await;
+    assert_eq!(api.get(LEASES), None);
+
+    let (api, lost) = candidate(lease("old", "old-uid")).await;
+    lost.resign().await;
+    assert!(api.get(LEASES).is_some() && api.writes().is_empty(), "{:?}", api.writes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn leadership_is_lost_with_the_lease_or_with_its_owner() {
+    let (api, candidate) = candidate(lease("new", "me")).await;
+    let mut lost = std::pin::pin!(candidate.lost());
+    let moment = Duration::from_secs(1);
+    assert!(timeout(moment, &mut lost).await.is_err(), "it is ours");
+    api.edit(LEASES, |lease| lease["spec"]["acquireTime"] = json!("2026-01-01T00:00:00.000000Z"));
+    assert!(timeout(moment, &mut lost).await.is_err(), "and still is");
+    api.edit(LEASES, |lease| lease["metadata"]["ownerReferences"][0]["uid"] = json!("other"));
+    assert!(timeout(moment, &mut lost).await.is_ok());
+
+    api.delete(LEASES);
+    assert!(timeout(moment, candidate.lost()).await.is_ok());
 }

@@ -86,7 +86,7 @@ impl Pace {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
     }
 
-    fn note(&self, took: Duration) {
+    pub(super) fn note(&self, took: Duration) {
         self.0.store(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 }
