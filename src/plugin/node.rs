@@ -281,4 +281,6 @@ async fn follow<T>(values: &mut watch::Receiver<T>, tell: impl Fn(&T)) -> Infall
 #[cfg(test)]
 pub(super) mod fixture;
 #[cfg(test)]
+mod second_kind;
+#[cfg(test)]
 mod tests;

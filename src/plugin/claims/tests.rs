@@ -161,14 +161,14 @@ async fn a_pod_has_what_its_claims_hold_and_a_later_prepare_adds_the_pod_it_is_f
     let claims = active(&machine).await;
     prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
     let cpus = |claims: &Claims, pod| claims.of_pod(pod).iter().map(|g| g.cpus.to_string()).collect::<Vec<_>>();
-    assert_eq!((cpus(&claims, "pod-uid"), cpus(&claims, "pod-2-uid")), (vec!["1".to_owned()], vec![]));
+    assert_eq!((cpus(&claims, "uid-pod"), cpus(&claims, "uid-pod-2")), (vec!["1".to_owned()], vec![]));
     machine.allocate_to("pod-2", "a", &["core-0-1"], &json!([]));
     claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
     let restarted = active(&machine).await;
-    assert_eq!(cpus(&restarted, "pod-uid"), ["1"]);
-    assert_eq!(cpus(&restarted, "pod-2-uid"), ["1"], "the checkpoint has it");
+    assert_eq!(cpus(&restarted, "uid-pod"), ["1"]);
+    assert_eq!(cpus(&restarted, "uid-pod-2"), ["1"], "the checkpoint has it");
     claims.unprepare(&named("a")).await.unwrap();
-    assert_eq!(cpus(&claims, "pod-2-uid"), [""; 0]);
+    assert_eq!(cpus(&claims, "uid-pod-2"), [""; 0]);
 }
 
 #[tokio::test]

@@ -108,11 +108,16 @@ impl Machine {
         self.allocate_to("pod", name, devices, config)
     }
 
-    /// The same for another pod, with UID `<pod>-uid`.
+    /// The same for another pod, with UID `uid-<pod>`.
     pub(in crate::plugin) fn allocate_to(&self, pod: &str, name: &str, devices: &[&str], config: &Value) -> dra::Claim {
         let result =
             |device: &&str| json!({"driver": "dra.cpu", "pool": "node-1", "device": device, "request": "main"});
         let results: Vec<Value> = devices.iter().map(result).collect();
+        self.put_claim(name, pod, &results, config)
+    }
+
+    /// The same with these results of the allocation.
+    pub(in crate::plugin) fn put_claim(&self, name: &str, pod: &str, results: &[Value], config: &Value) -> dra::Claim {
         self.api.put(
             &claim_path(name),
             json!({
@@ -120,7 +125,7 @@ impl Machine {
                 "metadata": {"namespace": "apps", "name": name, "uid": format!("uid-{name}")},
                 "status": {
                     "allocation": {"devices": {"results": results, "config": config}},
-                    "reservedFor": [{"resource": "pods", "name": pod, "uid": format!("{pod}-uid")}],
+                    "reservedFor": [{"resource": "pods", "name": pod, "uid": format!("uid-{pod}")}],
                 },
             }),
         );
@@ -133,12 +138,17 @@ impl Machine {
     }
 
     pub(in crate::plugin) fn start_with(&self, settings: NodeSettings) -> Running {
+        self.start_kind(settings, self.driver())
+    }
+
+    /// Starts an instance for another kind of device than CPUs.
+    pub(in crate::plugin) fn start_kind(&self, settings: NodeSettings, driver: Arc<dyn Driver>) -> Running {
         let readiness = Arc::new(Readiness::of(&settings.parts()));
         let stop = CancellationToken::new();
         let sockets = settings.sockets().unwrap();
         let plugin = NodePlugin {
             settings,
-            driver: self.driver(),
+            driver,
             client: self.api.client(),
             connect: self.connect(),
             readiness: Arc::clone(&readiness),

@@ -148,6 +148,11 @@ impl FakePlugin {
         Ok((cpu.cpus, cpu.mems))
     }
 
+    /// Creates a container: the CPUs it gets, or why it is refused.
+    pub async fn creates(&mut self, pod: PodSandbox, container: Container) -> Result<String, String> {
+        self.create(pod, container).await.map(|(cpus, _)| cpus).map_err(|failure| failure.message)
+    }
+
     pub async fn update(&mut self, container: Container, cpus: &str) -> Vec<String> {
         let linux_resources = Some(resources(cpus));
         let request = UpdateContainerRequest { pod: None, container: Some(container), linux_resources };
