@@ -1,4 +1,4 @@
-//! The verb `discover`, as people and programs use it.
+//! The verb `discover`: its tables for people, its YAML and JSON for programs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -60,7 +60,7 @@ fn a_large_machine_takes_several_slices_of_one_pool() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_reader_that_stops_early_is_not_an_error() {
     let root = host(&Machine { sockets: 2, cores_per_socket: 48, ..Machine::default() });
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dra-operator"));
     command.args(["discover", "-o", "json", "--host-root"]).arg(root.path());
@@ -72,7 +72,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn the_names_of_driver_and_node_can_be_chosen() {
+fn driver_and_node_names_can_be_set() {
     let root = host(&Machine::default());
     let arguments = ["-o", "json", "--driver-name", "cpu.example.com", "--node-name", "worker-7"];
     let slice = slices(&discover(root.path(), &arguments).success()).remove(0);
@@ -80,7 +80,7 @@ fn the_names_of_driver_and_node_can_be_chosen() {
 }
 
 #[test]
-fn warnings_go_to_standard_error_and_leave_the_output_whole() {
+fn warnings_go_to_standard_error_and_the_output_stays_complete() {
     let root = host(&Machine::default());
     machines::put(root.path(), "sys/devices/system/cpu/cpu3/topology/core_id", "three").unwrap();
     let assert = discover(root.path(), &["-o", "json"]).success();
@@ -90,15 +90,15 @@ fn warnings_go_to_standard_error_and_leave_the_output_whole() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_with_what_to_do() {
+fn errors_say_what_to_do() {
     let root = host(&Machine::default());
     let empty = tempfile::tempdir().unwrap();
     let file = root.path().join("proc/cpuinfo");
     for (at, arguments, message) in [
-        (Path::new("/nowhere/at/all"), vec![], "host root /nowhere/at/all: No such file or directory"),
-        (file.as_path(), vec![], "is not a directory: name one that has proc and sys"),
+        (Path::new("/nowhere/at/all"), vec![], "cannot read --host-root /nowhere/at/all: No such file or directory"),
+        (file.as_path(), vec![], "is not a directory: it must contain proc and sys"),
         (empty.path(), vec![], "no CPU found under"),
-        (root.path(), vec!["--granularity", "Socket"], "write Core or Thread"),
+        (root.path(), vec!["--granularity", "Socket"], "possible values: Core, Thread"),
         (root.path(), vec!["--reserved-cpus", "3-1"], "the range 3-1 runs backwards"),
     ] {
         let assert = discover(at, &arguments).failure();
@@ -116,10 +116,14 @@ fn a_machine_whose_cpus_are_all_reserved_has_an_empty_slice() {
 }
 
 #[test]
-fn a_machine_whose_every_cpu_is_reserved_is_still_shown() {
+fn a_machine_whose_cpus_are_all_reserved_is_still_shown() {
     let root = host(&server("xeon-small").unwrap());
     let assert = discover(root.path(), &["--reserved-cpus", "0-15"]).success();
     assert!(stdout(&assert).contains("Xeon(R) Silver 4309Y"), "{}", stdout(&assert));
     assert!(!stdout(&assert).contains("<none>"), "{}", stdout(&assert));
-    assert!(stderr(&assert).ends_with("no devices: each has a CPU of --reserved-cpus 0-15\n"), "{}", stderr(&assert));
+    assert!(
+        stderr(&assert).ends_with("no devices: every one has a CPU in --reserved-cpus 0-15\n"),
+        "{}",
+        stderr(&assert)
+    );
 }

@@ -1,4 +1,4 @@
-//! The cluster a verb is about, as kubectl finds it. IO: kubeconfig, the API server.
+//! The cluster that a verb works with, found as kubectl finds it. IO: kubeconfig, the API server.
 
 use std::{error::Error as _, path::PathBuf, time::Duration};
 
@@ -11,49 +11,66 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-/// Objects asked for at once, as kubectl does.
+use crate::suggest::closest;
+
+/// Objects per request, as many as kubectl asks for.
 const PAGE: u32 = 500;
 
 /// Arguments that choose the cluster.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Cluster {
-    /// Context of the kubeconfig. Default: its current one.
+    /// Context of the kubeconfig. Default: its current context.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// The kubeconfig file. Default: that of KUBECONFIG, ~/.kube/config, or the pod's own account.
+    /// Kubeconfig file. Default: KUBECONFIG, then ~/.kube/config, then the service account of the pod.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 }
 
 impl Cluster {
-    /// A client, with the server's address for messages.
+    /// A client, and the server's address for messages.
     pub(super) async fn client(&self) -> anyhow::Result<(Client, String)> {
-        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = if let Some(file) = &self.kubeconfig {
             let kubeconfig = Kubeconfig::read_from(file)
                 .map_err(|error| anyhow!("cannot read kubeconfig {}: {}", file.display(), cause(&error)))?;
-            Config::from_custom_kubeconfig(kubeconfig, &options).await
+            self.of(kubeconfig).await
         } else if self.context.is_some() {
-            Config::from_kubeconfig(&options).await
+            let kubeconfig =
+                Kubeconfig::read().map_err(|error| anyhow!("cannot read the kubeconfig: {}", cause(&error)))?;
+            self.of(kubeconfig).await
         } else {
             let config = Config::infer().await;
             return connect(config.map_err(|error| {
-                // Outside a pod its other half, that this is none, says nothing.
+                // Its other half, that this is not a pod either, does not help anyone at a prompt.
                 let kubeconfig = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-                anyhow!("cannot find the cluster: {kubeconfig}; set KUBECONFIG, or name a file with --kubeconfig")
+                anyhow!("cannot find the cluster: {kubeconfig}; set KUBECONFIG, or pass --kubeconfig")
             })?);
         };
+        connect(config?)
+    }
+
+    /// The configuration of the chosen context.
+    async fn of(&self, kubeconfig: Kubeconfig) -> anyhow::Result<Config> {
+        let known: Vec<_> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
+        if let Some(wanted) = self.context.as_ref().filter(|wanted| !known.contains(wanted)) {
+            let meant = closest(wanted, known.iter().map(String::as_str));
+            let hint = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+            bail!("the kubeconfig has no context {wanted}{hint}");
+        }
+
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
         let context =
             self.context.as_deref().map_or_else(|| "the current context".into(), |name| format!("context {name}"));
-        connect(config.map_err(|error| anyhow!("cannot use {context} of the kubeconfig: {error}"))?)
+        config.map_err(|error| anyhow!("cannot use {context} of the kubeconfig: {}", cause(&error)))
     }
 }
 
 fn connect(mut config: Config) -> anyhow::Result<(Client, String)> {
-    // Somebody is waiting at the prompt.
+    // A person is waiting at the prompt.
     config.connect_timeout = Some(Duration::from_secs(10));
     let address = config.cluster_url.to_string();
-    Ok((Client::try_from(config).with_context(|| format!("cannot make a client for {address}"))?, address))
+    Ok((Client::try_from(config).with_context(|| format!("cannot create a client for {address}"))?, address))
 }
 
 /// Every object of a kind, in all namespaces.
@@ -74,14 +91,14 @@ where
             ),
             Err(Error::Api(status)) if status.code == 403 => {
                 bail!(
-                    "you may not list {kind}: {}; an admin can let you, with the ClusterRole dra-operator-viewer",
+                    "you are not allowed to list {kind}: {}; ask an admin to bind the ClusterRole dra-operator-viewer to you",
                     status.message
                 )
             }
             Err(Error::Api(status)) if status.code == 401 => {
-                bail!("the cluster at {address} does not know you: {}", status.message)
+                bail!("the cluster at {address} rejects your credentials: {}", status.message)
             }
-            Err(error) => bail!("cannot list {kind} of the cluster at {address}: {}", cause(&error)),
+            Err(error) => bail!("cannot list {kind} in the cluster at {address}: {}", cause(&error)),
         };
         found.extend(list.items);
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -91,7 +108,7 @@ where
     }
 }
 
-/// The innermost cause: kube's errors repeat it on every level.
+/// The innermost cause: kube's errors repeat it at every level.
 fn cause(mut error: &dyn std::error::Error) -> String {
     while let Some(inner) = error.source() {
         error = inner;

@@ -1,4 +1,4 @@
-//! `dra-operator controller`: serves every DraDriverConfig of the cluster. IO: the API server, a TCP port.
+//! `dra-operator controller`: reconciles every DraDriverConfig of the cluster. IO: the API server, a TCP port.
 
 use std::{net::SocketAddr, process::ExitCode, sync::Arc};
 
@@ -19,19 +19,19 @@ use crate::controller::{
 /// Arguments of `controller`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The operator's namespace: node plugins go there.
+    /// Namespace of the operator, in which the node plugins run too.
     #[arg(long, env = "POD_NAMESPACE", default_value = "dra-operator")]
     namespace: String,
-    /// The own pod, for leader election and for the image and its pull secrets.
+    /// Name of this pod: needed for leader election, and to use its image and pull secrets for node plugins.
     #[arg(long, env = "POD_NAME")]
     pod_name: Option<String>,
-    /// The node plugin's image where an object names none; by default that of the own pod.
+    /// Image of node plugins whose DraDriverConfig sets none. Default: the image of this pod.
     #[arg(long, value_name = "IMAGE", env = "NODE_PLUGIN_IMAGE")]
     node_plugin_image: Option<String>,
-    /// Address of /healthz, /readyz and /metrics; empty for none.
+    /// Address to serve /healthz, /readyz and /metrics on. Empty: do not serve them.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     http_bind: String,
-    /// Whether one of several instances is to lead. Needs --pod-name.
+    /// Elect a leader, so that only one of several replicas reconciles. Needs --pod-name.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     leader_elect: bool,
     #[command(flatten)]
@@ -41,18 +41,18 @@ pub(super) struct Args {
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.logging.begin();
-    // One thread: the work is waiting, and a thread more is memory.
+    // One thread is enough: the controller mostly waits, and every further thread takes memory.
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(control(args))
 }
 
 async fn control(args: &Args) -> anyhow::Result<ExitCode> {
     let pod = match (&args.pod_name, args.leader_elect) {
         (Some(pod), true) => Some(pod.clone()),
-        (None, true) => bail!("leader election needs the own pod's name: set POD_NAME, or give --leader-elect=false"),
+        (None, true) => bail!("leader election needs the name of this pod: set POD_NAME, or pass --leader-elect=false"),
         (_, false) => None,
     };
-    let config = Config::infer().await.context("cannot find the cluster: run in a pod, or set KUBECONFIG")?;
-    let client = Client::try_from(config).context("cannot make a client of the cluster's configuration")?;
+    let config = Config::infer().await.context("cannot find the cluster (run in a pod, or set KUBECONFIG)")?;
+    let client = Client::try_from(config).context("cannot create a client from the cluster's configuration")?;
     let mut registry = Registry::default();
     let health = Arc::new(Health::default());
     let operator = Operator {
@@ -84,7 +84,7 @@ impl Args {
         };
         let given = self.node_plugin_image.clone().filter(|image| !image.is_empty());
         let image = given.or(own.image).context(
-            "it is not known which image node plugins run: set POD_NAME, so that it is the own pod's, or give --node-plugin-image",
+            "cannot determine the node plugin image: set POD_NAME to use this pod's image, or pass --node-plugin-image",
         )?;
         Ok(Settings { namespace: self.namespace.clone(), image, image_pull_secrets: own.image_pull_secrets })
     }
@@ -94,6 +94,8 @@ impl Args {
             return Ok(None);
         }
         let parsed = self.http_bind.parse();
-        parsed.map(Some).with_context(|| format!("--http-bind {:?} is no address such as 0.0.0.0:8080", self.http_bind))
+        parsed.map(Some).with_context(|| {
+            format!("--http-bind {:?} is not an address and port, such as 0.0.0.0:8080", self.http_bind)
+        })
     }
 }

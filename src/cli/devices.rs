@@ -1,11 +1,11 @@
-//! Devices of one machine as tables for people. Pure.
+//! The devices of one machine as tables. Pure.
 
 use k8s_openapi::api::resource::v1::Device;
 
 use super::table;
 use crate::{drivers::cpu::CpuDevices, slices::device::text};
 
-/// Two tables: what is the same on all devices of the machine, also the reserved, once; then the devices that are offered.
+/// Two tables: first what all devices of the machine share (also those that are reserved), then the devices on offer.
 pub(super) fn table(machine: &CpuDevices, driver: &CpuDevices) -> String {
     let devices = &driver.inventory().devices;
     let rows = devices.iter().map(|device| {
@@ -31,7 +31,7 @@ pub(super) fn table(machine: &CpuDevices, driver: &CpuDevices) -> String {
     format!("{}\n{list}", table::render(header, [machine]))
 }
 
-/// The values of an attribute: one, save where a machine has several kinds of core.
+/// The values of an attribute: a single one, unless the machine has several kinds of core.
 fn distinct(devices: &[Device], name: &str) -> String {
     let mut values: Vec<String> = Vec::new();
     for value in devices.iter().map(|device| attribute(device, name)).filter(|value| !value.is_empty()) {
@@ -42,7 +42,7 @@ fn distinct(devices: &[Device], name: &str) -> String {
     values.join(",")
 }
 
-/// An attribute's value as text; empty where the device has none.
+/// An attribute's value as text; empty if the device does not have it.
 fn attribute(device: &Device, name: &str) -> String {
     let attribute = device.attributes.as_ref().and_then(|attributes| attributes.get(name));
     attribute.and_then(text).unwrap_or_default()

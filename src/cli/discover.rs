@@ -20,19 +20,19 @@ use crate::{
 /// Arguments of `discover`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Directory with the machine's proc and sys.
+    /// Directory that contains the machine's proc and sys.
     #[arg(long, value_name = "DIR", default_value = "/")]
     host_root: std::path::PathBuf,
-    /// What one device is: Core or Thread.
-    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parse)]
+    /// What one device is: a core with all its threads, or a thread.
+    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parser(), ignore_case = true)]
     granularity: Granularity,
-    /// CPUs never given to a claim, as a list such as 0-1,8.
+    /// CPUs that are not offered to claims, as a list such as 0-1,8.
     #[arg(long, value_name = "CPUS", default_value_t)]
     reserved_cpus: CpuSet,
     /// Name of the driver in the slices.
     #[arg(long, value_name = "NAME", default_value = CpuSettings::DEFAULT_NAME)]
     driver_name: String,
-    /// Name of the node in the slices. Default: the machine's own.
+    /// Name of the node in the slices. Default: the machine's host name.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: Option<String>,
     /// Output format.
@@ -48,11 +48,11 @@ enum Output {
     Json,
 }
 
-/// Prints the devices; warnings go to standard error.
+/// Prints the devices. Warnings go to standard error.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let root = &args.host_root;
-    let kind = std::fs::metadata(root).with_context(|| format!("host root {}", root.display()))?;
-    ensure!(kind.is_dir(), "host root {} is not a directory: name one that has proc and sys", root.display());
+    let kind = std::fs::metadata(root).with_context(|| format!("cannot read --host-root {}", root.display()))?;
+    ensure!(kind.is_dir(), "--host-root {} is not a directory: it must contain proc and sys", root.display());
     let host = Host::at(root);
     let machine = host.observe_machine();
     let whole = CpuDevices::new(&machine, args.granularity, &CpuSet::default());
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         eprintln!("warning: {warning}");
     }
     if whole.inventory().devices.is_empty() {
-        bail!("no CPU found under {}: it needs sys/devices/system/cpu or proc/stat of a machine", root.display());
+        bail!("no CPU found under {}: it must contain a machine's sys/devices/system/cpu or proc/stat", root.display());
     }
     let node = args.node_name.clone().or_else(|| host.observe_name()).unwrap_or_else(|| "localhost".to_owned());
     let pool = NodePool { driver: args.driver_name.clone(), node, owner: None };
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Output::Json => serde_json::to_string_pretty(&slices)? + "\n",
     })?;
     if devices.is_empty() {
-        eprintln!("no devices: each has a CPU of --reserved-cpus {}", args.reserved_cpus);
+        eprintln!("no devices: every one has a CPU in --reserved-cpus {}", args.reserved_cpus);
     }
     Ok(ExitCode::SUCCESS)
 }

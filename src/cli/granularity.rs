@@ -1,12 +1,13 @@
 //! The value of `--granularity`. Pure.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
 use crate::api::Granularity;
 
-/// Reads `Core` or `Thread`, in any case.
-pub(super) fn parse(text: &str) -> Result<Granularity, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "core" => Ok(Granularity::Core),
-        "thread" => Ok(Granularity::Thread),
-        _ => Err("write Core or Thread".to_owned()),
-    }
+/// Parses `Core` or `Thread`; case matters only if the argument does not set `ignore_case`.
+pub(super) fn parser() -> impl TypedValueParser<Value = Granularity> {
+    PossibleValuesParser::new(["Core", "Thread"]).map(|text| match text.to_ascii_lowercase().as_str() {
+        "thread" => Granularity::Thread,
+        _ => Granularity::Core,
+    })
 }

@@ -1,4 +1,4 @@
-//! What the long-running verbs log, and how. IO: standard error.
+//! Logging of the long-running verbs. IO: standard error.
 
 use std::io::stderr;
 
@@ -6,13 +6,13 @@ use clap::{Args as ClapArgs, ValueEnum};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Arguments on logging.
+/// Arguments for logging.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Logging {
-    /// The least severe level that is logged.
+    /// Log messages of this level and above.
     #[arg(long, value_enum, default_value = "info", value_name = "LEVEL", global = true)]
     log_level: Level,
-    /// A line of text, or a JSON object, for each message.
+    /// Log each message as a line of text or as a JSON object.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT", global = true)]
     log_format: Format,
 }
@@ -33,7 +33,7 @@ enum Format {
 }
 
 impl Logging {
-    /// Begins logging; to be called once.
+    /// Starts logging. Call it once.
     pub(super) fn begin(&self) {
         let level = match self.log_level {
             Level::Error => LevelFilter::ERROR,
@@ -53,11 +53,17 @@ impl Logging {
     }
 }
 
-/// kube puts before each message of a reconcile which object it is about, which the messages say themselves, and why it
-/// was looked at: for those who look for faults.
+/// Two of kube's own targets are logged only from level debug on. The controller puts the object and the trigger of each
+/// reconcile in front of every message, and our messages name the object themselves. The client logs every failed request,
+/// and so do our messages, with what was tried.
 fn targets(level: LevelFilter) -> Targets {
-    let kube = if level > LevelFilter::INFO { level } else { level.min(LevelFilter::WARN) };
-    Targets::new().with_default(level).with_target("kube_runtime::controller", kube)
+    let debugging = level > LevelFilter::INFO;
+    let controller = if debugging { level } else { level.min(LevelFilter::WARN) };
+    let client = if debugging { level } else { LevelFilter::OFF };
+    Targets::new()
+        .with_default(level)
+        .with_target("kube_runtime::controller", controller)
+        .with_target("kube_client::client::builder", client)
 }
 
 #[cfg(test)]
@@ -94,14 +100,17 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             let span = tracing::info_span!(target: "kube_runtime::controller", "reconciling object");
             span.in_scope(|| tracing::info!(config = "cpu", "wrote"));
+            tracing::error!(target: "kube_client::client::builder", "failed with error");
         });
         String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
     }
 
     #[test]
-    fn a_message_comes_without_the_librarys_words_before_it_unless_a_fault_is_looked_for() {
+    fn messages_of_kube_that_repeat_ours_are_logged_at_debug_only() {
         let info = logged(LevelFilter::INFO);
         assert!(info.contains("wrote") && !info.contains("reconciling object"), "{info}");
-        assert!(logged(LevelFilter::DEBUG).contains("reconciling object"));
+        assert!(!info.contains("failed with error"), "{info}");
+        let debug = logged(LevelFilter::DEBUG);
+        assert!(debug.contains("reconciling object") && debug.contains("failed with error"), "{debug}");
     }
 }

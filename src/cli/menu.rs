@@ -1,4 +1,4 @@
-//! `dra-operator menu`: who offers what — classes × machines. IO: reads the cluster, prints.
+//! `dra-operator menu`: which machines each device class offers. IO: reads the cluster, prints.
 
 mod offer;
 mod print;
@@ -18,7 +18,7 @@ use super::{
 pub(super) struct Args {
     #[command(flatten)]
     cluster: Cluster,
-    /// Taken as kubectl takes it, and of no effect: classes and devices are the whole cluster's.
+    /// Accepted for compatibility with kubectl; ignored, because classes and devices are cluster-wide.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
     /// Output format.
@@ -35,7 +35,7 @@ enum Output {
     Yaml,
 }
 
-/// Prints the menu; what is odd goes to standard error.
+/// Prints the menu. Notes go to standard error.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let menu = runtime.block_on(observe(&args.cluster))?;

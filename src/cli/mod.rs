@@ -1,4 +1,4 @@
-//! The verbs, a file each. IO: the prompt.
+//! The command line: one file per verb. IO: standard streams.
 
 use std::process::ExitCode;
 
@@ -28,21 +28,21 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve every DraDriverConfig of the cluster.
+    /// Run the controller: reconcile every DraDriverConfig of the cluster.
     Controller(controller::Args),
     /// Print the CustomResourceDefinition of DraDriverConfig.
     Crd(crd::Args),
     /// Show the devices of this machine, or of a recorded one.
     Discover(discover::Args),
-    /// Show who offers what: the cluster's device classes by the machines behind them.
+    /// Show what the cluster offers: its device classes and the machines behind them.
     Menu(menu::Args),
-    /// Serve a kind of device on this node.
+    /// Run the node plugin: serve one kind of device on this node.
     NodePlugin(node_plugin::Args),
-    /// Print every object the controller would apply for a file of DraDriverConfigs, with no cluster.
+    /// Print every object that the controller would apply for a file of DraDriverConfigs. Needs no cluster.
     Render(render::Args),
 }
 
-/// Reads the command line and does what it says; errors go to standard error, with every cause.
+/// Parses the command line and runs the verb. An error goes to standard error, with its causes.
 pub fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Controller(args) => controller::run(&args),
@@ -55,8 +55,37 @@ pub fn run() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", with_causes(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The error and its causes. Many libraries repeat a cause in the text of the error above it; each is shown once.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn every_cause_is_shown_and_none_twice() {
+        let refused = anyhow!("connection refused");
+        let connect = refused.context("cannot connect: connection refused");
+        let error = connect.context("cannot list nodes");
+        assert_eq!(with_causes(&error), "cannot list nodes: cannot connect: connection refused");
+        assert_eq!(with_causes(&anyhow!("timed out").context("cannot list nodes")), "cannot list nodes: timed out");
     }
 }

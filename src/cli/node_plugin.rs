@@ -76,7 +76,7 @@ enum Kind {
 #[derive(Debug, ClapArgs)]
 struct CpuArgs {
     /// What one device is: Core or Thread.
-    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parse)]
+    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parser(), ignore_case = true)]
     granularity: Granularity,
     /// CPUs never given to a claim, as a list such as 0-1,8.
     #[arg(long, value_name = "CPUS", default_value_t)]
@@ -240,7 +240,7 @@ mod tests {
             assert!(error.contains(message), "{error}");
         }
         for (line, message) in [
-            ("--node-name n cpu --granularity Half", "write Core or Thread"),
+            ("--node-name n cpu --granularity Half", "possible values: Core, Thread"),
             ("--node-name n cpu --reserved-cpus 3-1", "runs backwards"),
             ("--node-name n cpu --pinning Maybe", "NRI, None"),
         ] {

@@ -1,4 +1,4 @@
-//! `dra-operator render`: every object the controller would apply for a file. IO: files and standard output.
+//! `dra-operator render`: prints every object that the controller would apply for a file. IO: files, standard output.
 
 use std::{
     io::Read,
@@ -27,16 +27,16 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
 
-    /// The operator's namespace.
+    /// Namespace of the operator.
     #[arg(short, long, default_value = "dra-operator")]
     namespace: String,
 
-    /// The node plugin's image where the object names none.
+    /// Image of node plugins whose DraDriverConfig sets none.
     #[arg(long, default_value = concat!("dra-operator:", env!("CARGO_PKG_VERSION")))]
     image: String,
 }
 
-/// Prints the children of every document, or says what is wrong with each.
+/// Prints the children of all documents, or what is wrong with each of them.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = read(&args.filename)?;
     let settings = Settings { namespace: args.namespace.clone(), image: args.image.clone(), ..Settings::default() };
@@ -47,16 +47,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn read(path: &Path) -> anyhow::Result<String> {
     if path.as_os_str() == "-" {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("read standard input")?;
+        std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
         return Ok(text);
     }
-    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The children as YAML documents; `file` is named in what is wrong.
+/// The children as YAML documents. Error messages name `file`.
 fn render(file: &str, text: &str, settings: &Settings) -> anyhow::Result<String> {
     let documents: Vec<Value> =
-        serde_saphyr::from_multiple(text).map_err(|error| anyhow!("{file} is no YAML: {error}"))?;
+        serde_saphyr::from_multiple(text).map_err(|error| anyhow!("{file} is not valid YAML: {error}"))?;
     let mut output = String::new();
     let mut faults = Vec::new();
     let mut rendered = 0;
@@ -82,7 +82,7 @@ fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<St
     let wanted = (format!("{}/v1alpha1", api::GROUP), "DraDriverConfig");
     if (said("apiVersion"), said("kind")) != (wanted.0.as_str(), wanted.1) {
         return Err(vec![format!(
-            "is {:?} of {:?}: write apiVersion: {} and kind: {}",
+            "is a {:?} of {:?}: expected apiVersion: {} and kind: {}",
             said("kind"),
             said("apiVersion"),
             wanted.0,
@@ -106,14 +106,14 @@ fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<St
         .collect()
 }
 
-/// Raw selectors that are no CEL. What is well formed and yet refused, such as a comparison of two types, the API server
-/// alone can tell.
+/// Syntax errors of raw selectors. Only the API server can tell whether a well-formed one compiles, for example whether it
+/// compares values of one type.
 fn unparsed(policies: &[DeviceClassPolicy]) -> Vec<String> {
     let mut faults = Vec::new();
     for (class, policy) in policies.iter().enumerate() {
         for (index, selector) in policy.selectors.iter().enumerate() {
             let place = format!("spec.deviceClasses[{class}].selectors[{index}]");
-            faults.extend(syntax_error(selector).map(|error| format!("{place} is no CEL: {error}")));
+            faults.extend(syntax_error(selector).map(|error| format!("{place} is not valid CEL: {error}")));
         }
     }
     faults
@@ -136,18 +136,18 @@ mod tests {
     }
 
     #[test]
-    fn a_full_object_becomes_what_it_says() {
+    fn a_full_object_becomes_everything_that_it_sets() {
         insta::assert_snapshot!(render("full.yaml", include_str!("testdata/full.yaml"), &settings()).unwrap());
     }
 
     #[test]
-    fn a_field_that_is_left_empty_is_as_if_it_was_not_there() {
+    fn an_empty_field_means_the_same_as_no_field() {
         let empty = MINIMAL.replace("cpu: {}}", "cpu: {granularity: }}, nodePlugin: , deviceClasses: , health: ");
         assert_eq!(render("a.yaml", &empty, &settings()).unwrap(), render("b.yaml", MINIMAL, &settings()).unwrap());
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_file_document_and_field() {
+    fn errors_name_file_document_and_field() {
         let two = format!("{MINIMAL}---\n{}", MINIMAL.replace("cpu: {}", "cpu: {granularity: Corn}, memory: {}"));
         let error = render("both.yaml", &two, &settings()).unwrap_err().to_string();
         assert_eq!(
@@ -155,9 +155,9 @@ mod tests {
             "both.yaml, document 2: spec.driver.cpu.granularity: \"Corn\" is not supported: write one of Core, Thread"
         );
         for (text, wanted) in [
-            ("a: [", "x.yaml is no YAML"),
+            ("a: [", "x.yaml is not valid YAML"),
             ("", "x.yaml is empty"),
-            ("kind: Pod\napiVersion: v1\n", "write apiVersion: dra-operator.dev/v1alpha1 and kind: DraDriverConfig"),
+            ("kind: Pod\napiVersion: v1\n", "expected apiVersion: dra-operator.dev/v1alpha1 and kind: DraDriverConfig"),
             (
                 &MINIMAL.replace("cpu: {}}", "cpu: {}}, nodePlugin: {resources: {limit: {}}}"),
                 "x.yaml: spec.nodePlugin.resources.limit: unknown field",
@@ -167,7 +167,7 @@ mod tests {
                     "cpu: {}}",
                     "cpu: {}}, deviceClasses: [{name: a, preset: Arm, selectors: ['true', 'a &&']}]",
                 ),
-                "x.yaml: spec.deviceClasses[0].selectors[1] is no CEL: line 1, column 5: Syntax error",
+                "x.yaml: spec.deviceClasses[0].selectors[1] is not valid CEL: line 1, column 5: Syntax error",
             ),
             (
                 &MINIMAL.replace("cpu: {}", "cpu: {reservedCPUs: '1-0'}"),

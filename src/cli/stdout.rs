@@ -1,10 +1,10 @@
-//! What a verb prints. IO: standard output.
+//! Output of a verb. IO: standard output.
 
 use std::io::{self, ErrorKind, Write as _};
 
 use anyhow::Context as _;
 
-/// Prints `text`. A reader that has seen enough (`| head`) is no error.
+/// Prints `text`. It is not an error if the reader stops early (`| head`).
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

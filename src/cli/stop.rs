@@ -1,9 +1,9 @@
-//! When the long-running verbs end. IO: signals.
+//! Signals that stop the long-running verbs. IO: signals.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Cancelled at SIGTERM or SIGINT.
+/// A token that SIGTERM or SIGINT cancels.
 pub(super) fn on_signal() -> anyhow::Result<CancellationToken> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = CancellationToken::new();

@@ -1,8 +1,8 @@
-//! Tables as kubectl prints them: capital headers, columns three spaces apart, no lines. Pure.
+//! Tables in kubectl's style: headers in capitals, three spaces between columns, no lines. Pure.
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 
-/// Renders rows under a header, each line ended. An empty cell says `<none>`, as kubectl's does.
+/// Renders a header and rows; every line ends with a newline. An empty cell reads `<none>`, as in kubectl.
 pub(super) fn render<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -19,7 +19,7 @@ pub(super) fn render<const N: usize>(header: [&str; N], rows: impl IntoIterator<
 #[cfg(test)]
 mod tests {
     #[test]
-    fn columns_are_three_spaces_apart_and_lines_end_where_their_text_does() {
+    fn columns_are_three_spaces_apart_and_lines_have_no_trailing_spaces() {
         let rows = [["core-0-0".to_owned(), String::new()], ["core-0-10".to_owned(), "1".to_owned()]];
         assert_eq!(super::render(["NAME", "NUMA"], rows), "NAME        NUMA\ncore-0-0    <none>\ncore-0-10   1\n");
     }

@@ -1,4 +1,4 @@
-//! What each class offers, by machines that are alike. Pure.
+//! What each class offers, grouped by type of machine. Pure.
 
 use std::{
     cmp::Reverse,
@@ -34,14 +34,14 @@ pub(super) struct Class {
     pub(super) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) extended_resource_name: Option<String>,
-    /// The largest first.
+    /// The largest machines first.
     pub(super) machines: Vec<Machines>,
-    /// Why it is not known of some devices whether they are in the class.
+    /// Why it is unknown for some devices whether they are in the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unknown: Option<String>,
 }
 
-/// Machines that are alike, with their devices in the class.
+/// Machines of one type, with their devices in the class.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Machines {
@@ -49,7 +49,7 @@ pub(super) struct Machines {
     #[serde(flatten)]
     pub(super) machine_type: MachineType,
     pub(super) devices: Devices,
-    /// Names of the nodes; none for devices that are no node's.
+    /// Names of the nodes; empty for devices that belong to no single node.
     pub(super) nodes: BTreeSet<String>,
 }
 
@@ -64,11 +64,11 @@ pub(super) struct Devices {
     pub(super) tainted: usize,
 }
 
-/// What people choose a machine by, as far as its devices say.
+/// The properties by which people choose a machine, as far as its devices publish them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MachineType {
-    // In the order that machines are shown in.
+    // Machines are sorted by these, in this order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cores: Option<i64>,
     #[serde(rename = "memoryGB", skip_serializing_if = "Option::is_none")]
@@ -163,7 +163,7 @@ impl MachineType {
     }
 }
 
-/// An attribute of the driver's own, else one of that name in any domain.
+/// The attribute in the driver's own domain, else one of that name in any domain.
 fn attribute<'a>(driver: &str, device: &'a Device, name: &str) -> Option<&'a DeviceAttribute> {
     let attributes = device.attributes.as_ref()?;
     let own = attributes.get(name).or_else(|| attributes.get(&format!("{driver}/{name}")));
@@ -188,7 +188,7 @@ fn broken_pool(pool: &Pool<'_>) -> BrokenPool {
     let reason = match &pool.state {
         PoolState::Complete => String::new(),
         PoolState::Incomplete { have, want } => {
-            format!("{have} of {want} slices of generation {} are there", pool.generation)
+            format!("{have} of {want} slices of generation {} exist", pool.generation)
         }
         PoolState::Invalid { reason } => reason.clone(),
     };

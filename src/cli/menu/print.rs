@@ -1,18 +1,18 @@
-//! The menu for people. Pure.
+//! The menu as text. Pure.
 
 use super::offer::{Class, Machines, Menu};
 use crate::cli::table;
 
-/// Names of nodes shown in a row.
+/// Node names shown per row.
 const NODES: usize = 3;
-/// Broken pools told of.
+/// Broken pools that get a note.
 const POOLS: usize = 10;
 
 const NARROW: [&str; 9] =
     ["CLASS", "NODES", "DEVICES", "FREE", "FAMILY", "GENERATION", "CORES", "MEMORY-GB", "ARCHITECTURE"];
 const WIDE: [&str; 6] = ["VENDOR", "MODEL", "DRIVER", "TAINTED", "EXTENDED-RESOURCE", "NODE-NAMES"];
 
-/// The table: a row for each class and kind of machine.
+/// The table: a row for each class and type of machine.
 pub(super) fn table(menu: &Menu) -> String {
     if menu.classes.is_empty() {
         return String::new();
@@ -20,7 +20,7 @@ pub(super) fn table(menu: &Menu) -> String {
     table::render(NARROW, rows(menu).map(|(class, machines)| narrow(class, machines)))
 }
 
-/// The table with all that is known.
+/// The table with every column.
 pub(super) fn wide(menu: &Menu) -> String {
     if menu.classes.is_empty() {
         return String::new();
@@ -29,7 +29,7 @@ pub(super) fn wide(menu: &Menu) -> String {
     table::render(joined(NARROW, WIDE), rows)
 }
 
-/// What else there is to say, a line each.
+/// Notes, one line each.
 pub(super) fn notes(menu: &Menu) -> Vec<String> {
     let mut notes = Vec::new();
     if menu.classes.is_empty() {
@@ -39,17 +39,16 @@ pub(super) fn notes(menu: &Menu) -> Vec<String> {
         |class: &Class| Some(format!("note: class {} may have more devices: {}", class.name, class.unknown.as_ref()?));
     notes.extend(menu.classes.iter().filter_map(unknown));
     let broken = menu.broken_pools.iter().take(POOLS);
-    notes.extend(
-        broken
-            .map(|one| format!("note: nothing is allocated from pool {} of {}: {}", one.pool, one.driver, one.reason)),
-    );
+    notes.extend(broken.map(|one| {
+        format!("note: Kubernetes allocates nothing from pool {} of driver {}: {}", one.pool, one.driver, one.reason)
+    }));
     if menu.broken_pools.len() > POOLS {
-        notes.push(format!("note: … and from {} more pools", menu.broken_pools.len() - POOLS));
+        notes.push(format!("note: the same is true of {} more pools", menu.broken_pools.len() - POOLS));
     }
     notes
 }
 
-/// A class without machines has a row too.
+/// A class without machines gets a row too.
 fn rows(menu: &Menu) -> impl Iterator<Item = (&Class, Option<&Machines>)> {
     menu.classes.iter().flat_map(|class| {
         let machines = class.machines.iter().map(Some);

@@ -10,9 +10,9 @@ use kube::{Api, Client};
 /// Name of the controller's container, where others are beside it.
 const CONTAINER: &str = "controller";
 
-/// The own pod cannot be read.
+/// The controller's own pod cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("read the own pod {namespace}/{name}: {source}; is POD_NAME its name, and POD_NAMESPACE its namespace?")]
+#[error("cannot read this pod, {namespace}/{name} (check POD_NAME and POD_NAMESPACE)")]
 pub struct Error {
     namespace: String,
     name: String,

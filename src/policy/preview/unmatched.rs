@@ -264,11 +264,13 @@ mod tests {
 
     #[test]
     fn of_two_similar_names_the_one_in_the_wanted_domain_is_suggested() {
-        let attributes = json!({"dra.cpu/serial": {"int": 1}, "example.com/serial": {"int": 1}, "z.com/serial": {"int": 1}});
+        let attributes =
+            json!({"dra.cpu/serial": {"int": 1}, "example.com/serial": {"int": 1}, "z.com/serial": {"int": 1}});
         let device = serde_json::from_value(json!({"name": "d", "attributes": attributes})).unwrap();
         for domain in ["dra.cpu", "example.com", "z.com"] {
             let key = format!("{domain}/seral");
-            let policy = serde_json::from_value(json!({"name": "a", "matchAttributes": [{"key": key, "operator": "Exists"}]}));
+            let policy =
+                serde_json::from_value(json!({"name": "a", "matchAttributes": [{"key": key, "operator": "Exists"}]}));
             let why = why_nothing(&policy.unwrap(), "dra.cpu", &[&device]);
             assert!(why.ends_with(&format!("did you mean {domain}/serial?")), "{why}");
         }

@@ -1,4 +1,4 @@
-//! The menu of made-up clusters.
+//! The menu of invented clusters.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::{
 };
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 
-/// A server whose devices are all alike, as one slice.
+/// A server with identical devices, in one slice.
 struct Server {
     name: &'static str,
     vendor: &'static str,
@@ -131,7 +131,7 @@ fn the_status_of_a_config_counts_as_the_menu_does() {
 }
 
 #[test]
-fn a_fleet_is_shown_by_class_and_kind_of_machine() {
+fn a_fleet_is_shown_by_class_and_type_of_machine() {
     insta::assert_snapshot!(table(&menu_of_the_fleet()));
     assert_eq!(notes(&menu_of_the_fleet()), Vec::<String>::new());
 }
@@ -142,14 +142,14 @@ fn wide_shows_names_and_what_is_tainted() {
 }
 
 #[test]
-fn the_menu_as_yaml_says_the_same() {
+fn the_menu_as_yaml_has_the_same_content() {
     let mut menu = menu_of_the_fleet();
     menu.classes.retain(|class| class.name == "highperformance");
     insta::assert_snapshot!(serde_saphyr::to_string(&menu).unwrap());
 }
 
 #[test]
-fn what_cannot_be_told_is_unknown_and_said() {
+fn a_class_that_cannot_be_evaluated_is_unknown_with_the_reason() {
     let raw = r#"cel.bind(a, device.attributes["dra.cpu"], a.cores > 3)"#;
     let classes = [class("bound", &json!({"preset": "Intel", "selectors": [raw]}))];
     let menu = menu(&typed(classes), &typed([XEON_4.slice(1)]), &[]);
@@ -162,7 +162,7 @@ fn what_cannot_be_told_is_unknown_and_said() {
 }
 
 #[test]
-fn broken_pools_offer_nothing_and_are_told() {
+fn broken_pools_offer_nothing_and_get_notes() {
     let mut slices: Vec<Value> = (10..22).map(|number| XEON_4.slice(number)).collect();
     for slice in &mut slices {
         slice["spec"]["pool"]["resourceSliceCount"] = json!(2);
@@ -173,9 +173,9 @@ fn broken_pools_offer_nothing_and_are_told() {
     assert_eq!(notes.len(), 11);
     assert_eq!(
         notes[0],
-        "note: nothing is allocated from pool xeon4-10 of dra.cpu: 1 of 2 slices of generation 1 are there"
+        "note: Kubernetes allocates nothing from pool xeon4-10 of driver dra.cpu: 1 of 2 slices of generation 1 exist"
     );
-    assert_eq!(notes[10], "note: … and from 2 more pools");
+    assert_eq!(notes[10], "note: the same is true of 2 more pools");
 }
 
 #[test]

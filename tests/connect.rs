@@ -1,4 +1,4 @@
-//! `menu` where there is no menu: what it says when the cluster cannot be asked.
+//! The verbs that connect to a cluster, above all their errors when they cannot.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -65,32 +65,34 @@ fn status(code: u16, message: &str) -> (u16, String) {
 }
 
 #[test]
-fn a_kubeconfig_that_is_not_there_is_named() {
+fn a_missing_kubeconfig_is_named() {
     let said = complaint(&["--kubeconfig", "/nowhere/kubeconfig"]);
     assert!(said.starts_with("error: cannot read kubeconfig /nowhere/kubeconfig: "), "{said}");
 }
 
 #[test]
-fn a_context_that_is_not_there_is_named() {
+fn an_unknown_context_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let file = kubeconfig(&directory, "http://127.0.0.1:1");
     let said = complaint(&["--kubeconfig", file.to_str().unwrap(), "--context", "gone"]);
-    assert!(said.starts_with("error: cannot use context gone of the kubeconfig: "), "{said}");
+    assert_eq!(said, "error: the kubeconfig has no context gone\n");
+    let said = complaint(&["--kubeconfig", file.to_str().unwrap(), "--context", "cc"]);
+    assert_eq!(said, "error: the kubeconfig has no context cc; did you mean c?\n");
 }
 
 #[test]
-fn a_cluster_that_does_not_answer_is_named() {
+fn an_unreachable_cluster_is_named_once_with_the_cause() {
     let directory = tempfile::tempdir().unwrap();
-    // A port that was free a moment ago: nobody listens.
+    // A port that was free a moment ago: nothing listens on it.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("http://127.0.0.1:{port}");
     let said = complaint(&["--kubeconfig", kubeconfig(&directory, &address).to_str().unwrap()]);
-    assert!(said.starts_with(&format!("error: cannot list deviceclasses of the cluster at {address}/: ")), "{said}");
-    assert!(said.contains("refused"), "{said}");
+    assert!(said.starts_with(&format!("error: cannot list deviceclasses in the cluster at {address}/: ")), "{said}");
+    assert_eq!(said.matches("refused").count(), 1, "{said}");
 }
 
 #[test]
-fn a_cluster_without_the_api_is_told_what_it_needs() {
+fn the_error_for_a_cluster_without_the_api_names_the_version_it_needs() {
     let directory = tempfile::tempdir().unwrap();
     let address = server(|_| status(404, "the server could not find the requested resource"));
     let said = complaint(&["--kubeconfig", kubeconfig(&directory, &address).to_str().unwrap()]);
@@ -103,13 +105,13 @@ fn a_cluster_without_the_api_is_told_what_it_needs() {
 }
 
 #[test]
-fn what_one_may_not_read_is_named() {
+fn a_missing_permission_is_named_with_the_role_that_grants_it() {
     let directory = tempfile::tempdir().unwrap();
     let address = server(|_| status(403, "deviceclasses is forbidden for you"));
     let said = complaint(&["--kubeconfig", kubeconfig(&directory, &address).to_str().unwrap()]);
     assert_eq!(
         said,
-        "error: you may not list deviceclasses: deviceclasses is forbidden for you; an admin can let you, with the ClusterRole dra-operator-viewer\n"
+        "error: you are not allowed to list deviceclasses: deviceclasses is forbidden for you; ask an admin to bind the ClusterRole dra-operator-viewer to you\n"
     );
 }
 
@@ -132,14 +134,38 @@ fn a_list_is_read_to_its_last_page() {
 }
 
 #[test]
-fn where_there_is_no_kubeconfig_that_is_said_once() {
+fn a_missing_default_kubeconfig_is_reported_once() {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::cargo_bin("dra-operator").unwrap();
-    // -n is kubectl's, and taken.
+    // kubectl's -n is accepted.
     let command = command.args(["menu", "-n", "shop"]).env("HOME", home.path());
     let output = command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.starts_with("error: cannot find the cluster: ") && said.contains("set KUBECONFIG"), "{said}");
     assert!(said.contains(".kube/config") && said.matches("config: ").count() == 0, "{said}");
     assert_eq!(said.matches("No such file").count(), 1, "{said}");
+}
+
+#[test]
+fn a_controller_without_a_cluster_prints_the_cause_once() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::cargo_bin("dra-operator").unwrap();
+    let command = command.args(["controller", "--leader-elect=false"]).env("HOME", home.path());
+    let output = command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("error: cannot find the cluster (run in a pod, or set KUBECONFIG): "), "{said}");
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
+}
+
+#[test]
+fn a_controller_that_cannot_reach_its_cluster_prints_the_cause_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let file = kubeconfig(&directory, &format!("http://127.0.0.1:{port}"));
+    let mut command = Command::cargo_bin("dra-operator").unwrap();
+    let command = command.args(["controller", "--pod-name", "operator-0"]).env("KUBECONFIG", file);
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("error: cannot read this pod, dra-operator/operator-0 "), "{said}");
+    assert_eq!((said.matches("(Connect)").count(), said.matches("refused").count()), (1, 1), "{said}");
 }
