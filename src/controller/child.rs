@@ -1,4 +1,4 @@
-//! The kinds of object the controller makes for a `DraDriverConfig`, and one such object. Pure.
+//! The kinds of object that the controller creates for a `DraDriverConfig`, and one such object. Pure.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use k8s_openapi::api::{
 use kube::core::ApiResource;
 use serde_json::Value;
 
-/// A kind of child, in the order children are applied: a plugin starts only once its rights and their limits are there.
+/// A kind of child, in the order in which children are applied: a plugin starts only once its rights and their limits exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "Kubernetes' own words")]
+#[expect(missing_docs, reason = "the names are Kubernetes'")]
 pub enum ChildKind {
     ServiceAccount,
     ClusterRole,
@@ -50,7 +50,7 @@ impl ChildKind {
         }
     }
 
-    /// Where the kind is in the API.
+    /// Where the kind is served in the API.
     pub fn resource(self) -> ApiResource {
         match self {
             Self::ServiceAccount => ApiResource::erase::<ServiceAccount>(&()),
@@ -68,7 +68,7 @@ impl ChildKind {
         !matches!(self, Self::DaemonSet | Self::DeviceClass)
     }
 
-    /// Whether objects of the kind are in a namespace: the operator's.
+    /// Whether objects of the kind are in a namespace, which is the operator's.
     pub const fn is_namespaced(self) -> bool {
         matches!(self, Self::ServiceAccount | Self::DaemonSet)
     }
@@ -95,7 +95,7 @@ impl fmt::Display for ChildKey {
     }
 }
 
-/// One object the controller wants, whole as it is applied.
+/// One object that the controller wants, complete as it is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Child {
     /// Its kind and name.

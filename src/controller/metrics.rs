@@ -1,4 +1,4 @@
-//! What the controller counts and times. Pure. No object's name is a label: names come and go, series stay.
+//! What the controller counts and times. Pure. No label is the name of an object: names come and go, but series stay.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use super::child::ChildKind;
 
 /// What a write does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(missing_docs, reason = "the words say it")]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Verb {
     Apply,
     Delete,
@@ -24,15 +24,15 @@ pub enum Verb {
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// The API server refuses an object, or somebody else has one of its name.
+    /// The API server rejects an object, or another owner has one of its name.
     Refused,
     /// An object could not be written.
     Write,
-    /// A look ended early.
+    /// A reconcile ended early.
     Reconcile,
     /// A watch broke off.
     Watch,
-    /// A config cannot be read.
+    /// A config cannot be parsed.
     InvalidObject,
 }
 
@@ -90,7 +90,7 @@ impl Metrics {
             devices: Gauge::default(),
             leader: Gauge::default(),
         };
-        // A series that begins with its first count has no zero to grow from.
+        // rate() needs a zero to start from: every series exists from the start.
         for failure in Failure::ALL {
             drop(metrics.errors.get_or_create(&failure.label()));
         }
@@ -100,7 +100,7 @@ impl Metrics {
         let registry = registry.sub_registry_with_prefix("dra_controller");
         registry.register_with_unit(
             "reconcile_duration",
-            "How long one look at one DraDriverConfig took",
+            "How long one reconcile of one DraDriverConfig took",
             Unit::Seconds,
             metrics.duration.clone(),
         );
@@ -122,12 +122,12 @@ impl Metrics {
         Timing { metrics: self, start: Instant::now() }
     }
 
-    /// Notes one write.
+    /// Counts one write.
     pub fn wrote(&self, kind: &'static str, verb: Verb) {
         self.writes.get_or_create(&WriteLabels { kind, verb }).inc();
     }
 
-    /// Notes one error.
+    /// Counts one error.
     pub fn failed(&self, failure: Failure) {
         self.errors.get_or_create(&failure.label()).inc();
     }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_series_is_there_from_the_start_and_counts_on_from_zero() {
+    fn every_series_exists_from_the_start_and_counts_from_zero() {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry);
         let text = || {

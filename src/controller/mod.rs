@@ -1,8 +1,9 @@
-//! Observe (reads), plan (pure), apply (server-side apply), status. IO at the edge.
+//! The controller: [`reconcile`] goes through observe, [`view`], [`plan`], [`apply`], [`judge`] and [`status`]. IO at the
+//! edge.
 //!
-//! The controller decides everything in `plan`, `deletion` and `status`, also "nothing to do"; `apply` only carries out. A
-//! steady state writes nothing: what is wanted is compared with what is live first, a status is written only when it says
-//! something else, and leadership is held without renewals.
+//! Decisions are pure: `plan` decides what to write, also when that is nothing, and `apply` only carries it out. A steady
+//! state writes nothing: what is wanted is compared with what is live first, a status is written only when it says something
+//! new, and leadership is held without renewals.
 
 pub mod apply;
 pub mod build;

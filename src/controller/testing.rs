@@ -24,7 +24,7 @@ pub fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap()
 }
 
-/// A plugin pod of config `cpu` on a node, made at time 0.
+/// A plugin pod of config `cpu` on a node, created at time 0.
 pub fn mk_pod(node: &str, ready: bool) -> PluginPod {
     PluginPod {
         name: format!("cpu-node-plugin-{node}"),

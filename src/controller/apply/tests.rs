@@ -6,11 +6,14 @@ use prometheus_client::registry::Registry;
 use serde_json::json;
 
 use super::*;
-use crate::controller::{
-    build::{self, Settings},
-    child::ChildKind,
-    plan::Difference,
-    testing::{at, mk_config, mk_live},
+use crate::{
+    controller::{
+        build::{self, Settings},
+        child::ChildKind,
+        plan::Difference,
+        testing::{at, mk_config, mk_live},
+    },
+    fake_api::{FakeApi, SLICES},
 };
 
 /// One expected request, and its answer.
@@ -73,7 +76,7 @@ const SETS: &str = "/apis/apps/v1/namespaces/ns/daemonsets/cpu-node-plugin";
 const ACCOUNTS: &str = "/api/v1/namespaces/ns/serviceaccounts/cpu-node-plugin";
 
 #[tokio::test]
-async fn what_is_created_is_looked_for_first_and_then_applied_without_force() {
+async fn an_object_is_looked_up_before_it_is_created_and_applied_without_force() {
     let wanted = child(ChildKind::DaemonSet);
     let script = vec![
         expect("GET", SETS, 404, failure(404, "not found")),
@@ -87,7 +90,7 @@ async fn what_is_created_is_looked_for_first_and_then_applied_without_force() {
 }
 
 #[tokio::test]
-async fn an_object_that_somebody_else_made_meanwhile_is_not_written() {
+async fn an_object_that_somebody_else_created_meanwhile_is_not_written() {
     let foreign = json!({"metadata": {"name": "cpu-node-plugin", "uid": "x", "labels": {"app.kubernetes.io/managed-by": "Helm"}}});
     let script = vec![expect("GET", SETS, 200, foreign)];
     let (report, _) =
@@ -96,7 +99,7 @@ async fn an_object_that_somebody_else_made_meanwhile_is_not_written() {
 }
 
 #[tokio::test]
-async fn our_own_object_is_put_right_by_force_and_no_other_of_its_name() {
+async fn our_own_object_is_corrected_by_force_and_no_other_of_its_name() {
     let wanted = child(ChildKind::DaemonSet);
     let uid = mk_live(&config(), &wanted).uid;
     let script = vec![expect("PATCH", "force=true", 200, wanted.object.clone())];
@@ -107,7 +110,7 @@ async fn our_own_object_is_put_right_by_force_and_no_other_of_its_name() {
 }
 
 #[tokio::test]
-async fn a_refusal_stands_for_long_and_a_failure_for_moments_whatever_else_happens() {
+async fn a_refusal_stands_for_minutes_and_a_failure_for_seconds_whatever_else_happens() {
     for (code, refused) in [(422, true), (400, true), (409, false), (500, false), (403, false), (429, false)] {
         let script = vec![
             expect("GET", ACCOUNTS, 404, failure(404, "not found")),
@@ -120,7 +123,7 @@ async fn a_refusal_stands_for_long_and_a_failure_for_moments_whatever_else_happe
         assert_eq!(memory.next_try(at(0)), (!refused).then_some(at(1)), "{code}");
         if !refused {
             let (again, _) = carried_out(vec![action.clone()], &mut memory, vec![]).await;
-            assert_eq!(again.failures, report.failures, "said again and not sent again");
+            assert_eq!(again.failures, report.failures, "reported again and not sent again");
             memory.fail(action.attempt(), "because".into(), at(1));
             assert_eq!(memory.next_try(at(1)), Some(at(3)), "each time later");
             assert_eq!(memory.failing(&action.attempt(), at(3)), None);
@@ -132,7 +135,7 @@ async fn a_refusal_stands_for_long_and_a_failure_for_moments_whatever_else_happe
 }
 
 #[tokio::test]
-async fn no_plugin_starts_while_its_rights_are_not_as_wanted() {
+async fn no_plugin_starts_without_its_rights() {
     let script = vec![
         expect("GET", ACCOUNTS, 404, failure(404, "not found")),
         expect("PATCH", ACCOUNTS, 500, failure(500, "etcd is away")),
@@ -143,7 +146,7 @@ async fn no_plugin_starts_while_its_rights_are_not_as_wanted() {
 }
 
 #[tokio::test]
-async fn what_is_gone_already_needs_no_deleting() {
+async fn an_object_that_is_already_gone_needs_no_deleting() {
     for code in [404, 409] {
         let key = child(ChildKind::DaemonSet).key;
         let script = vec![expect("DELETE", SETS, code, failure(code, "x"))];
@@ -152,4 +155,51 @@ async fn what_is_gone_already_needs_no_deleting() {
         assert!(report.failures.is_empty() && report.written.is_empty(), "{report:?}");
         assert_eq!(bodies[0]["preconditions"]["uid"], "u");
     }
+}
+
+#[tokio::test]
+async fn an_object_of_ours_that_the_watch_has_yet_to_show_is_corrected() {
+    let wanted = child(ChildKind::ServiceAccount);
+    let mut ours = wanted.object.clone();
+    ours["metadata"]["uid"] = json!("there");
+    let script = vec![expect("GET", ACCOUNTS, 200, ours.clone()), expect("PATCH", "force=true", 200, ours)];
+    let (report, bodies) = carried_out(vec![Action::Create(wanted)], &mut Memory::default(), script).await;
+    assert_eq!((report.written.len(), &bodies[1]["metadata"]["uid"]), (1, &json!("there")));
+}
+
+#[tokio::test]
+async fn a_delete_is_reported_and_one_that_fails_is_retried_later() {
+    let key = child(ChildKind::DaemonSet).key;
+    let delete = Action::Delete { key: key.clone(), uid: "u".into() };
+    let mut memory = Memory::default();
+    let script = vec![expect("DELETE", SETS, 500, failure(500, "etcd is away"))];
+    let (report, _) = carried_out(vec![delete.clone()], &mut memory, script).await;
+    let failed = Failed { key: key.clone(), message: "etcd is away".into() };
+    assert_eq!((report.written, report.failures), (vec![], vec![failed.clone()]));
+    let (report, _) = carried_out(vec![delete.clone()], &mut memory, vec![]).await;
+    assert_eq!(report.failures, [failed], "a moment later it is not sent again");
+
+    for action in [delete, Action::Recreate { key, uid: "u".into(), difference: Difference::Added(".spec".into()) }] {
+        let because = action.because();
+        let script = vec![expect("DELETE", SETS, 200, child(ChildKind::DaemonSet).object)];
+        let (report, _) = carried_out(vec![action], &mut Memory::default(), script).await;
+        assert_eq!(report.written.iter().map(|(_, because)| because).collect::<Vec<_>>(), [&because]);
+    }
+}
+
+#[tokio::test]
+async fn a_slice_that_is_already_gone_needs_no_deleting_and_one_that_stays_is_named() {
+    let api = FakeApi::default();
+    let client = api.client();
+    let events = Series::new(client.clone(), Reporter { controller: "c".into(), instance: None });
+    let metrics = Metrics::new(&mut Registry::default());
+    let writer = Writer { client, namespace: "ns".into(), metrics, events };
+    assert!(writer.delete_slice("gone", "u").await.is_ok());
+    api.put(&format!("{SLICES}/s"), json!({"metadata": {"name": "s", "uid": "u"}, "spec": {}}));
+    api.refuse("resourceslices", 500, "etcd is away");
+    let error = writer.delete_slice("s", "u").await.unwrap_err().to_string();
+    assert!(error.contains("delete ResourceSlice s") && error.contains("etcd is away"), "{error}");
+    api.accept();
+    assert!(writer.delete_slice("s", "another's").await.is_ok() && !api.slices().is_empty());
+    assert!(writer.delete_slice("s", "u").await.is_ok() && api.slices().is_empty());
 }

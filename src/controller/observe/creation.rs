@@ -1,17 +1,17 @@
-//! Why a DaemonSet's pods cannot be made, as the DaemonSet controller tells it. IO: reads Events.
+//! Why a DaemonSet's pods cannot be created, as the DaemonSet controller reports it. IO: reads Events.
 //!
-//! A pod that admission refuses (pod security, a quota, a missing PriorityClass) is nowhere to be seen: Kubernetes only
-//! writes an Event about the DaemonSet.
+//! A pod that admission rejects (pod security, a quota, a missing PriorityClass) does not exist: Kubernetes only writes an
+//! Event about the DaemonSet.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Event;
 use kube::{Api, Client, api::ListParams};
 
-/// The DaemonSet controller pauses at most 1000 s between attempts (client-go's default rate limiter): what is older was
-/// not said again.
-const LATELY: SignedDuration = SignedDuration::from_mins(20);
+/// The DaemonSet controller waits at most 1000 s between attempts (client-go's default rate limiter): an older Event is out of
+/// date.
+const RECENT: SignedDuration = SignedDuration::from_mins(20);
 
-/// What the API server last said to an attempt to make a pod of the DaemonSet with this id; none when nothing lately.
+/// Why the API server rejected the last attempt to create a pod of the DaemonSet with this id; none without a recent one.
 pub async fn refusal(
     client: &Client,
     namespace: &str,
@@ -25,8 +25,8 @@ pub async fn refusal(
 
 fn latest(events: &[Event], now: Timestamp) -> Option<String> {
     let (at, event) = events.iter().map(|event| (seen(event), event)).max_by_key(|(at, _)| *at)?;
-    let lately = now.duration_since(at) < LATELY;
-    lately.then(|| without_pod(event.message.as_deref().unwrap_or_default()).to_owned())
+    let is_recent = now.duration_since(at) < RECENT;
+    is_recent.then(|| without_pod(event.message.as_deref().unwrap_or_default()).to_owned())
 }
 
 fn seen(event: &Event) -> Timestamp {
@@ -35,7 +35,7 @@ fn seen(event: &Event) -> Timestamp {
     series.max(single).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Each attempt is for a pod of another name, and that is no news.
+/// Without the pod's name, which differs in every attempt.
 fn without_pod(message: &str) -> &str {
     let said = message.strip_prefix("Error creating: ").unwrap_or(message);
     match said.split_once("\" is forbidden: ") {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_refusal_is_told_without_the_name_of_the_pod_that_was_not_made() {
+    fn the_latest_refusal_is_reported_without_the_name_of_the_pod() {
         let events = [
             event("Error creating: pods \"cpu-node-plugin-x7k2p\" is forbidden: exceeded quota: none", 50),
             event("Error creating: pods \"cpu-node-plugin-b4c5d\" is forbidden: violates PodSecurity \"baseline\"", 60),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_said_lately_is_not_told() {
+    fn an_old_refusal_is_not_reported() {
         assert_eq!(latest(&[], at(0)), None);
         assert_eq!(latest(&[event("m", 0)], at(1199)).as_deref(), Some("m"));
         assert_eq!(latest(&[event("m", 0)], at(1200)), None);

@@ -1,5 +1,5 @@
-//! What is kept of a pod, a node and a claim: only what decisions are made from, so that a change of anything else is no
-//! event and a large cluster fits in little memory. Pure.
+//! What is kept of a pod, a node and a claim: only what decisions need, so that other changes wake nothing and a large
+//! cluster fits into little memory. Pure.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +27,11 @@ pub struct PluginPod {
     pub uid: String,
     /// The `DraDriverConfig` it is for; empty for a pod that only looks like it.
     pub config: String,
-    /// The node it is bound to, or made for while no scheduler has seen it.
+    /// The node it is bound to, or created for while it is not scheduled.
     pub node: String,
-    /// Which version of the pod template it is of.
+    /// Which version of the pod template it was created from.
     pub revision: String,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
     /// Whether its readiness probe passes.
     pub ready: bool,
@@ -39,7 +39,7 @@ pub struct PluginPod {
     pub unready: Option<Unready>,
     /// Whether it is being deleted.
     pub terminating: bool,
-    /// What keeps its container from running, in words; none while it runs or nothing is known.
+    /// What keeps its container from running; none while it runs or nothing is known.
     pub trouble: Option<Trouble>,
 }
 
@@ -61,18 +61,18 @@ pub struct Trouble {
     pub message: String,
 }
 
-/// Kinds of trouble that a pod's status tells.
+/// Kinds of trouble that a pod's status reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TroubleKind {
     /// The image cannot be pulled.
     ImagePull,
-    /// The image's name is none, which only a person can mend.
+    /// The image name is not a valid reference, which only a person can fix.
     ImageName,
-    /// The container starts and ends again and again.
+    /// The container keeps crashing.
     Crash,
-    /// The container cannot be made.
+    /// The container cannot be created.
     Container,
-    /// No scheduler finds a place.
+    /// The scheduler finds no node for it.
     Scheduling,
 }
 
@@ -83,9 +83,9 @@ pub struct NodeFacts {
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether its kubelet says it is well.
+    /// Whether its kubelet reports it as ready.
     pub ready: bool,
-    /// Whether a taint keeps pods away that do not tolerate it.
+    /// Whether it has a taint that keeps off pods without a toleration.
     pub tainted: bool,
 }
 
@@ -142,7 +142,7 @@ impl PluginPod {
     }
 }
 
-/// Whether the config's own DaemonSet made it: another one may have copied its labels.
+/// Whether the config's own DaemonSet created it: another object may have copied its labels.
 fn is_made_for(pod: &Pod, config: &str) -> bool {
     let name = plugin_name_of(config);
     let is_it =
@@ -154,7 +154,7 @@ fn running_since(container: &ContainerStatus) -> Option<Timestamp> {
     Some(container.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
 }
 
-/// A DaemonSet's pod says by affinity which node it is made for, before it is bound to it.
+/// Before it is bound, a DaemonSet's pod names its node in its affinity.
 fn node_of(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     if spec.node_name.is_some() {
@@ -191,7 +191,7 @@ fn trouble(pod: &Pod) -> Option<Trouble> {
 fn container_trouble(container: &ContainerStatus) -> Option<Trouble> {
     let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
     let reason = waiting.and_then(|waiting| waiting.reason.as_deref()).unwrap_or_default();
-    // The kubelet goes to and fro between ErrImagePull and ImagePullBackOff: the words are the same for both.
+    // The kubelet alternates between ErrImagePull and ImagePullBackOff: both get the same message.
     let said = waiting.and_then(|waiting| waiting.message.as_deref()).unwrap_or_default();
     let image = &container.image;
     let (kind, message) = match reason {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_of_the_config_whose_daemon_set_made_it_whatever_its_labels_say() {
+    fn a_pod_belongs_to_the_config_whose_daemon_set_created_it_whatever_its_labels_say() {
         assert_eq!(pod(&json!({})).config, "cpu");
         for owners in [
             json!([]),
@@ -304,12 +304,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_no_scheduler_has_seen_is_of_the_node_it_is_made_for() {
+    fn a_pod_that_is_not_scheduled_belongs_to_the_node_it_was_created_for() {
         assert_eq!(pod(&json!({})).node, "n1");
     }
 
     #[test]
-    fn what_keeps_a_pod_from_running_is_told_with_the_image_or_the_exit_code() {
+    fn what_keeps_a_pod_from_running_is_reported_with_the_image_or_the_exit_code() {
         let waiting = |reason: &str| json!({"waiting": {"reason": reason, "message": "because"}});
         let crashed = json!({"terminated": {"exitCode": 3, "reason": "Error"}});
         for (state, last, kind, words) in [
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_no_place_says_what_the_scheduler_says() {
+    fn a_pod_without_a_node_reports_what_the_scheduler_says() {
         let status = json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}]});
         assert_eq!(pod(&status).trouble, Some(Trouble { kind: TroubleKind::Scheduling, message: "no room".into() }));
     }
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_of_the_node_whose_devices_it_holds() {
+    fn a_claim_belongs_to_the_node_whose_devices_it_holds() {
         let allocation = json!({
             "devices": {"results": [{"request": "r", "driver": "dra.cpu", "pool": "p", "device": "core-0-0"}]},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]},

@@ -1,4 +1,4 @@
-//! A child as it is in the cluster. Pure.
+//! A child as it exists in the cluster. Pure.
 
 use kube::{ResourceExt, core::DynamicObject};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::controller::{
     config::Config,
 };
 
-/// A live object of a child's kind, whoever made it.
+/// A live object of a child's kind, whoever created it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Live {
     /// Kind and name.
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_of_a_list_is_of_its_kind_all_the_same() {
+    fn an_item_of_a_list_gets_its_kind() {
         let item =
             serde_json::from_value(json!({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {}})).unwrap();
         let live = Live::of(ChildKind::DeviceClass, item);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_its_controllers() {
+    fn an_object_belongs_to_its_controller() {
         let owner = json!({"apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "name": "cpu", "uid": "u1", "controller": true});
         let ours = live(&json!({"name": "a", "ownerReferences": [owner], "managedFields": applied()}));
         assert!(ours.is_of(&config("cpu", "u1")));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_ours_that_nothing_controls_may_be_taken_over_by_its_config_alone() {
+    fn an_object_of_ours_without_a_controller_may_be_taken_over_by_its_config_alone() {
         let labels = json!({MANAGED_BY.0: MANAGED_BY.1, CONFIG_LABEL: "cpu"});
         let orphan = live(&json!({"name": "a", "labels": labels, "managedFields": applied()}));
         assert!(orphan.is_of(&config("cpu", "u9")));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_one_of_our_objects_is_whose_who_made_it() {
+    fn a_copy_of_one_of_our_objects_belongs_to_whoever_created_it() {
         let owner = json!({"apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "name": "cpu", "uid": "u1", "controller": true});
         let labels = json!({MANAGED_BY.0: MANAGED_BY.1, CONFIG_LABEL: "cpu"});
         let by = json!([{"manager": "kubectl-create", "operation": "Update"}]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_object_is_named_by_whoever_made_it() {
+    fn a_foreign_object_is_attributed_to_whoever_created_it() {
         for (metadata, words) in [
             (
                 json!({"name": "a", "labels": {"app.kubernetes.io/managed-by": "Helm"}, "annotations": {"meta.helm.sh/release-name": "gpu"}}),

@@ -1,5 +1,5 @@
-//! What the controller knows of the cluster: one watch a kind, pruned to what decisions need. IO: watches, and a look-up
-//! of what is about to be made.
+//! What the controller knows about the cluster: one watch per kind, pruned to what decisions need. IO: watches, and a few
+//! look-ups.
 
 mod creation;
 mod facts;

@@ -1,13 +1,12 @@
-//! What node plugins take over from the controller's own pod: its image, and the secrets by which that is pulled. IO: the
-//! Kubernetes API.
+//! What node plugins take over from the controller's own pod: its image, and its image pull secrets. IO: the Kubernetes API.
 //!
-//! Whatever an admin pulls the controller with (a value of the chart, `images:` of a kustomization, a registry that a
-//! webhook writes in) so goes for the node plugins too.
+//! However an admin sets the controller's image (a value of the chart, `images:` in a kustomization, a webhook that rewrites
+//! registries), the node plugins use the same.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 
-/// Name of the controller's container, where others are beside it.
+/// Name of the controller's container, where the pod has several.
 const CONTAINER: &str = "controller";
 
 /// The controller's own pod cannot be read.
@@ -22,13 +21,13 @@ pub struct Error {
 /// How the controller's own image is pulled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnPod {
-    /// The image, as the pod names it.
+    /// The image, as the pod's spec has it.
     pub image: Option<String>,
     /// Names of secrets in its namespace.
     pub image_pull_secrets: Vec<String>,
 }
 
-/// Reads the pod in which this runs.
+/// Reads the pod that this process runs in.
 pub async fn observe(client: &Client, namespace: &str, name: &str) -> Result<OwnPod, Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pod = pods.get(name).await.map_err(|source| Error {
@@ -69,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_the_controllers_also_beside_a_sidecar() {
+    fn the_image_is_that_of_the_controllers_container_beside_a_sidecar_too() {
         let sidecar = json!({"name": "proxy", "image": "proxy:1"});
         let controller = json!({"name": "controller", "image": "registry.example/operator@sha256:12"});
         let image = Some("registry.example/operator@sha256:12".to_owned());
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secrets_are_those_of_the_pod() {
+    fn the_pull_secrets_are_those_of_the_pod() {
         let spec = json!({"containers": [], "imagePullSecrets": [{"name": "a"}, {"name": "b"}]});
         assert_eq!(own(&spec).image_pull_secrets, ["a", "b"]);
         assert_eq!(own(&json!({"containers": []})), OwnPod::default());

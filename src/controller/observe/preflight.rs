@@ -1,8 +1,8 @@
-//! What the cluster must have before anything is rolled out. IO: the API server's list of groups.
+//! What the cluster must have before anything is rolled out. IO: lists the API groups.
 
 use kube::Client;
 
-/// What the cluster lacks, in words; none when all is there.
+/// What the cluster lacks, as a message; none when it has everything.
 pub async fn lacks(client: &Client) -> Result<Option<String>, kube::Error> {
     let groups = client.list_api_groups().await?;
     let served: Vec<_> = groups
@@ -23,7 +23,7 @@ fn judge(served: &[&str]) -> Option<String> {
         versions => format!("only as {}", versions.join(", ")),
     };
     Some(format!(
-        "the API server serves resource.k8s.io/v1 (Dynamic Resource Allocation) {instead}: it needs Kubernetes 1.34 or newer, with the API not switched off by --runtime-config"
+        "the API server serves resource.k8s.io/v1 (Dynamic Resource Allocation) {instead}: Kubernetes 1.34 or newer is needed, with this API not disabled by --runtime-config"
     ))
 }
 
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn a_cluster_without_the_api_is_told_what_it_needs() {
         assert_eq!(judge(&["v1", "v1beta2"]), None);
-        assert!(judge(&[]).unwrap().contains("not at all: it needs Kubernetes 1.34"));
+        assert!(judge(&[]).unwrap().contains("not at all: Kubernetes 1.34 or newer is needed"));
         assert!(judge(&["v1beta1"]).unwrap().contains("only as v1beta1"));
     }
 }

@@ -1,4 +1,4 @@
-//! The watches: one a kind, each into a cache of pruned objects. IO: the Kubernetes API.
+//! The watches: one per kind, each into a cache of pruned objects. IO: the Kubernetes API.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Debug, sync::Arc};
 
@@ -38,7 +38,7 @@ pub struct WatchError {
 /// A change that may matter to any config, or a failure to see changes.
 pub type Changes = BoxStream<'static, Result<(), WatchError>>;
 
-/// Everything watched but the configs themselves.
+/// Everything that is watched, except the configs themselves.
 #[derive(Clone)]
 pub struct Caches {
     children: BTreeMap<ChildKind, Store<Cached<Live>>>,
@@ -139,7 +139,7 @@ fn values<T: Clone>(store: &Store<Cached<T>>) -> Vec<T> {
     store.state().iter().map(|kept| kept.value.clone()).collect()
 }
 
-/// Watches one kind; a change of what is kept is a change, anything else is not.
+/// Watches one kind; only a change of what is kept is a change.
 fn follow<K, T>(
     what: &'static str,
     api: Api<K>,

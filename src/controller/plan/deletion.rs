@@ -1,5 +1,5 @@
-//! How a config goes: classes first so that no new claim comes, then wait for the claims there are, then the plugin, its
-//! slices, and the rest. Pure.
+//! How a config is deleted: the classes first, so that no new claims come; then, once no claim is left, the plugin; then its
+//! slices and the rest. Pure.
 
 use std::collections::BTreeMap;
 
@@ -27,16 +27,16 @@ pub struct Step {
     pub actions: Vec<Action>,
     /// Slices to delete now, by name and unique id.
     pub slices: Vec<(String, String)>,
-    /// What is waited for; none when the finalizer can go.
+    /// What the deletion waits for; none once the finalizer can go.
     pub waiting: Option<Waiting>,
 }
 
 /// What a deletion waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Claims that hold devices of the driver, in words.
+    /// Claims that hold devices of the driver.
     Claims(String),
-    /// Children or pods to be gone.
+    /// Children or pods that still exist.
     Children(String),
 }
 
@@ -50,40 +50,47 @@ pub fn step(config: &Config, live: &[Live], view: &View<'_>) -> Step {
             .map(|live| Action::Delete { key: live.key.clone(), uid: live.uid.clone() })
             .collect()
     };
+
+    // The classes: without one, no new claim gets a device.
     let mut step = Step { actions: delete(&|kind| kind == ChildKind::DeviceClass), slices: Vec::new(), waiting: None };
+
+    // The claims: without the plugin, the kubelet could not tear their pods down. A config without a plugin need not wait.
     let daemon_set = ours.iter().find(|live| live.key.kind == ChildKind::DaemonSet);
-    // Without a plugin of ours nothing would be lost by going.
     if daemon_set.is_some() && config.deletion_policy == DeletionPolicy::WaitForClaims && !claims.is_empty() {
         let claims = claims.iter().map(|claim| format!("{}/{}", claim.namespace, claim.name));
         step.waiting = Some(Waiting::Claims(format!(
-            "waiting for the claims that hold its devices: {}; delete the pods that use them, or set spec.deletionPolicy: Force",
+            "waiting for claims that hold its devices: {}; delete the pods that use them, or set spec.deletionPolicy: Force",
             named(claims)
         )));
         return step;
     }
+
+    // The plugin: while a pod of it runs, it needs its rights, and would publish deleted slices again.
     step.actions.extend(delete(&|kind| kind == ChildKind::DaemonSet));
     if daemon_set.is_some() || !pods.is_empty() {
         step.waiting = Some(Waiting::Children(going(daemon_set.and_then(|live| live.held()), pods, nodes)));
         return step;
     }
+
+    // The rest.
     step.slices =
         own_slices.iter().map(|slice| (slice.name_any(), slice.metadata.uid.clone().unwrap_or_default())).collect();
     step.actions.extend(delete(&|kind| kind != ChildKind::DaemonSet && kind != ChildKind::DeviceClass));
     step
 }
 
-/// What is left of the plugin, and where a kubelet that does not report cannot end its pod.
+/// Which pods of the plugin are left, and which of them a silent kubelet keeps.
 fn going(held: Option<String>, pods: &[&PluginPod], nodes: &BTreeMap<&str, &NodeFacts>) -> String {
     let is_up = |pod: &PluginPod| nodes.get(pod.node.as_str()).is_some_and(|node| node.ready);
-    let mut words = "the node plugin is being removed".to_owned();
+    let mut words = "deleting the node plugin".to_owned();
     if !pods.is_empty() {
         let pods = pods.iter().map(|pod| format!("{} on node {}", pod.name, pod.node));
-        words = format!("{words}, these pods are left: {}", named(pods));
+        words = format!("{words}; these pods are left: {}", named(pods));
     }
     let down: Vec<_> = pods.iter().filter(|pod| !is_up(pod)).map(|pod| pod.node.clone()).collect();
     if !down.is_empty() {
         words = format!(
-            "{words}; the kubelet does not report on {}: bring it back, delete the Node, or `kubectl delete pod --force`",
+            "{words}; the kubelet is silent on {}: bring the node back, delete the Node, or use `kubectl delete pod --force`",
             named(down.into_iter())
         );
     }
@@ -143,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn while_claims_hold_devices_only_the_classes_go_and_the_claims_are_named() {
+    fn while_claims_hold_devices_only_the_classes_are_deleted_and_the_claims_are_named() {
         let config = mk_config("cpu", &json!({}));
-        // No slice is there: a kubelet that starts anew has wiped them all.
+        // No slice is there: a kubelet that restarts deletes them all.
         let snapshot = Snapshot { claims: claims(7), ..Snapshot::default() };
         let step = stepped(&config, &ChildKind::ALL, &snapshot);
         assert_eq!(deleted(&step), [ChildKind::DeviceClass]);
@@ -155,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn force_waits_for_no_claim() {
+    fn with_force_no_claim_is_waited_for() {
         let config = mk_config("cpu", &json!({"deletionPolicy": "Force"}));
         let step = stepped(&config, &ChildKind::ALL, &Snapshot { claims: claims(1), ..Snapshot::default() });
         assert_eq!(deleted(&step), [ChildKind::DeviceClass, ChildKind::DaemonSet]);
     }
 
     #[test]
-    fn rights_and_slices_go_only_when_the_last_pod_is_gone() {
+    fn rights_and_slices_are_deleted_only_when_the_last_pod_is_gone() {
         let config = mk_config("cpu", &json!({}));
         let rest = &ChildKind::ALL[..5];
         let mut snapshot = Snapshot {
@@ -181,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_on_a_node_that_is_down_and_a_daemon_set_that_somebody_holds_are_told() {
+    fn a_pod_on_a_node_that_is_down_and_a_daemon_set_with_a_finalizer_are_named() {
         let config = mk_config("cpu", &json!({}));
         let down = NodeFacts { ready: false, ..mk_node("b") };
         let snapshot = Snapshot {
@@ -196,7 +203,7 @@ mod tests {
             panic!()
         };
         assert!(words.contains("cpu-node-plugin-b on node b"), "{words}");
-        assert!(words.contains("does not report on b:") && words.contains("--force"), "{words}");
+        assert!(words.contains("is silent on b:") && words.contains("--force"), "{words}");
         assert!(
             words.contains("DaemonSet x is being deleted and waits for its finalizers: example.com/audit"),
             "{words}"
@@ -204,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_that_never_got_a_plugin_waits_for_nobodys_claims() {
+    fn a_config_that_never_got_a_plugin_waits_for_no_claims() {
         let snapshot = Snapshot { claims: claims(1), ..Snapshot::default() };
         assert_eq!(stepped(&mk_config("cpu", &json!({})), &[], &snapshot).waiting, None);
     }

@@ -1,16 +1,16 @@
 //! Whether a live object is what was asked for. Pure.
 //!
-//! Asked for is a part of what is live: the API server adds defaults and others add fields of their own, and neither is
-//! drift. What was asked for and is missing or different is. Lists and maps are compared as the API server merges them:
-//! element by element where they have keys, as a whole where they have none, and then an addition is drift too. So is
-//! one that turns what the object means, such as a selector that switches an admission policy off.
+//! What was asked for is a part of what is live: the API server adds defaults, and others add fields of their own. Neither
+//! is drift; a field that was asked for and is missing or different is. Lists and maps are compared as the API server merges
+//! them: element by element where they have keys, and as a whole where they have none. An addition to a whole is drift too,
+//! and so is one that changes the meaning of the object, such as a selector that switches an admission policy off.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Value};
 
 use crate::{controller::child::ChildKind, slices::quantity};
 
-/// Lists of objects we write that the API server merges by a key of their elements; it takes every other as a whole.
+/// Lists in our objects that the API server merges by a key of their elements. It replaces every other list as a whole.
 const MERGED: [(&str, &str); 10] = [
     ("containers", "name"),
     ("env", "name"),
@@ -24,22 +24,22 @@ const MERGED: [(&str, &str); 10] = [
     ("volumes", "name"),
 ];
 
-/// Maps that the API server takes as a whole: a foreign key in one is drift.
+/// Maps that the API server replaces as a whole: a foreign key in one is drift.
 const ATOMIC_MAPS: [&str; 2] = ["nodeSelector", "matchLabels"];
 
-/// What the API server adds to elements of lists that are otherwise wholly ours.
+/// Defaults that the API server adds to elements of lists that are otherwise ours alone.
 const DEFAULTS: [(&str, &str); 1] = [("scope", "*")];
 
-/// The path of the first field in `desired` that is not so in `live`; none when all is well.
+/// The path of the first field of `desired` that `live` lacks or has differently.
 pub fn first_difference(desired: &Value, live: &Value) -> Option<String> {
     difference(desired, live, "", "", false)
 }
 
-/// The path of the first field that somebody added and that turns what the object means. To apply takes no such field
-/// back: it is another's.
+/// The path of the first field that somebody added and that changes the meaning of the object. An apply does not remove it:
+/// another field manager owns it.
 pub fn first_intrusion(kind: ChildKind, desired: &Value, live: &Value) -> Option<String> {
     let decisive: &[&str] = match kind {
-        // With it another controller writes the rules.
+        // With this set, another controller writes the rules.
         ChildKind::ClusterRole => &["/aggregationRule"],
         ChildKind::ValidatingAdmissionPolicy => &[
             "/spec/matchConditions",
@@ -70,7 +70,7 @@ fn difference(desired: &Value, live: &Value, key: &str, path: &str, whole: bool)
             object_difference(desired, live, path, whole || ATOMIC_MAPS.contains(&key))
         }
         (Value::Array(desired), Value::Array(live)) => list_difference(desired, live, key, path),
-        // The API server leaves out what is empty.
+        // The API server omits what is empty.
         (empty, Value::Null) if is_empty(empty) => None,
         _ if desired == live || same_quantity(path, desired, live) => None,
         _ => differs(),
@@ -123,7 +123,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Whether two texts are the same amount under `requests` or `limits`: the API server writes `0.5` as `500m`.
+/// Whether two values are the same quantity under `requests` or `limits`: the API server writes `0.5` as `500m`.
 fn same_quantity(path: &str, desired: &Value, live: &Value) -> bool {
     let amount = |value: &Value| match value {
         Value::String(text) => Some(Quantity(text.clone())),
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn an_added_element_of_a_merged_list_is_the_others_own() {
+    fn an_element_that_others_add_to_a_merged_list_is_theirs() {
         let desired = json!({"env": [{"name": "A", "value": "1"}]});
         let live = json!({"env": [{"name": "B", "value": "2"}, {"name": "A", "value": "1"}]});
         assert_eq!(first_difference(&desired, &live), None);
     }
 
     #[test]
-    fn an_added_element_of_a_list_that_is_taken_as_a_whole_is_drift() {
+    fn an_element_added_to_a_list_that_is_replaced_as_a_whole_is_drift() {
         let account = json!({"kind": "ServiceAccount", "name": "plugin"});
         let desired = json!({"subjects": [account]});
         let live = json!({"subjects": [account, {"kind": "User", "name": "eve"}]});
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_addition_that_turns_the_meaning_of_an_object_is_named() {
+    fn an_addition_that_changes_the_meaning_of_an_object_is_named() {
         let condition = json!({"name": "ours", "expression": "true"});
         let policy = json!({"spec": {"matchConstraints": {"resourceRules": []}, "matchConditions": [condition]}});
         let class = json!({"spec": {}});
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_compared_as_amounts_and_only_where_amounts_are() {
+    fn quantities_are_compared_as_quantities_and_only_under_requests_and_limits() {
         let of = |path: &str, value: &str| json!({path: {"limits": {"cpu": value}}});
         for (desired, live, same) in
             [("0.5", "500m", true), ("1000m", "1", true), ("1Gi", "1024Mi", true), ("2", "1", false), ("x", "y", false)]

@@ -1,4 +1,4 @@
-//! What is planned for each way a child can be.
+//! What is planned for a child, by the state it is in.
 
 use serde_json::json;
 
@@ -23,7 +23,7 @@ fn all_live(config: &Config) -> Vec<Live> {
 }
 
 #[test]
-fn what_is_not_there_is_created_in_order() {
+fn children_that_do_not_exist_are_created_in_order() {
     let config = mk_config("cpu", &json!({}));
     let kinds: Vec<_> = planned(&config, &[])
         .actions
@@ -37,13 +37,13 @@ fn what_is_not_there_is_created_in_order() {
 }
 
 #[test]
-fn what_is_there_as_wanted_is_left_alone() {
+fn children_that_are_as_wanted_are_left_alone() {
     let config = mk_config("cpu", &json!({}));
     assert_eq!(planned(&config, &all_live(&config)), Plan::default());
 }
 
 #[test]
-fn a_daemon_set_edited_by_hand_is_put_right_and_the_field_named() {
+fn a_daemon_set_edited_by_hand_is_corrected_and_the_field_named() {
     let config = mk_config("cpu", &json!({}));
     let mut live = all_live(&config);
     live[5].object["spec"]["template"]["spec"]["containers"][0]["image"] = json!("other");
@@ -55,7 +55,7 @@ fn a_daemon_set_edited_by_hand_is_put_right_and_the_field_named() {
 }
 
 #[test]
-fn a_field_no_longer_wanted_is_taken_back() {
+fn a_field_no_longer_wanted_is_removed() {
     let before = mk_config("cpu", &json!({"nodePlugin": {"annotations": {"a": "b"}}}));
     let plan = planned(&mk_config("cpu", &json!({})), &all_live(&before));
     assert!(
@@ -65,7 +65,7 @@ fn a_field_no_longer_wanted_is_taken_back() {
 }
 
 #[test]
-fn what_the_api_server_makes_of_an_object_is_not_fought() {
+fn changes_that_the_api_server_makes_are_not_fought() {
     let config = mk_config("cpu", &json!({}));
     let mut live = all_live(&config);
     let wanted = desired(&config).children.remove(5);
@@ -79,7 +79,7 @@ fn what_the_api_server_makes_of_an_object_is_not_fought() {
 }
 
 #[test]
-fn what_the_api_server_did_not_keep_is_tried_again_once_an_hour() {
+fn a_field_that_the_api_server_did_not_keep_is_applied_again_once_an_hour() {
     let config = mk_config("cpu", &json!({}));
     let wanted = desired(&config);
     let mut live = all_live(&config);
@@ -94,18 +94,18 @@ fn what_the_api_server_did_not_keep_is_tried_again_once_an_hour() {
         let caught_up = memory.catch_up(live.clone(), at(now));
         assert_eq!(plan(&config, &wanted, &caught_up, &memory, at(now)).actions.len(), writes);
     }
-    assert_eq!(memory.next_try(at(0)), None, "what is no longer wanted is not tried for ever");
+    assert_eq!(memory.next_try(at(0)), None, "a child that is no longer wanted is not retried for ever");
 }
 
 #[test]
-fn what_others_added_and_no_apply_takes_back_is_made_anew_but_not_where_the_api_server_adds_it_each_time() {
+fn an_object_with_an_addition_that_no_apply_removes_is_recreated_unless_the_api_server_adds_it_every_time() {
     let config = mk_config("cpu", &json!({}));
     let wanted = desired(&config);
     let mut live = all_live(&config);
     live[1].object["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]});
     let difference = Difference::Added(".aggregationRule".into());
     let (child, uid) = (wanted.children[1].clone(), live[1].uid.clone());
-    // It may be what was applied before.
+    // An earlier version of the config may have asked for it.
     let apply = Action::Correct { child, uid: uid.clone(), difference: difference.clone() };
     assert_eq!(planned(&config, &live).actions, [apply]);
     let mut memory = Memory::default();
@@ -117,7 +117,7 @@ fn what_others_added_and_no_apply_takes_back_is_made_anew_but_not_where_the_api_
 }
 
 #[test]
-fn a_class_whose_policy_becomes_shorter_is_never_away() {
+fn a_class_whose_policy_becomes_shorter_is_never_deleted() {
     let class =
         |selectors: &[&str]| mk_config("cpu", &json!({"deviceClasses": [{"name": "c", "selectors": selectors}]}));
     let (one, two) = ("device.driver == \"dra.cpu\"", "true");
@@ -128,7 +128,7 @@ fn a_class_whose_policy_becomes_shorter_is_never_away() {
 }
 
 #[test]
-fn a_child_that_is_going_and_kept_by_a_finalizer_is_told() {
+fn a_child_that_is_deleted_and_kept_by_a_finalizer_is_reported() {
     let config = mk_config("cpu", &json!({}));
     let mut live = all_live(&config);
     live[0].terminating = true;
@@ -139,7 +139,7 @@ fn a_child_that_is_going_and_kept_by_a_finalizer_is_told() {
 }
 
 #[test]
-fn what_was_just_written_is_not_written_again_while_the_watches_lag() {
+fn an_object_just_written_is_not_written_again_while_the_watches_lag() {
     let config = mk_config("cpu", &json!({}));
     let (desired, after) = (desired(&config), all_live(&config));
     let mut memory = Memory::default();
@@ -172,7 +172,7 @@ fn a_foreign_object_is_never_written_and_its_owner_named() {
 }
 
 #[test]
-fn a_class_no_longer_in_the_policy_is_deleted_and_one_that_cannot_be_built_stays() {
+fn a_class_no_longer_in_the_policy_is_deleted_and_one_that_cannot_be_built_is_kept() {
     let config = mk_config("cpu", &json!({}));
     let mut live = all_live(&config);
     let key = ChildKey { kind: ChildKind::DeviceClass, name: "old".into() };
@@ -190,7 +190,7 @@ fn a_class_no_longer_in_the_policy_is_deleted_and_one_that_cannot_be_built_stays
 }
 
 #[test]
-fn what_the_api_server_refused_is_not_sent_again_until_it_changes_or_time_has_passed() {
+fn a_refused_object_is_not_sent_again_until_it_changes_or_ten_minutes_have_passed() {
     let config = mk_config("cpu", &json!({}));
     let desired = desired(&config);
     let live: Vec<_> = all_live(&config).into_iter().take(5).collect();

@@ -1,10 +1,9 @@
-//! What of the whole cluster is one config's: its pods, its pools, its claims, and whether an older config wants the same
-//! nodes. Pure.
+//! One config's part of the cluster: its pods, its pools, its claims, and whether an older config has the same nodes. Pure.
 //!
-//! Configs of one kind of driver part the nodes, whatever the drivers' names: their devices are the same hardware. (One that
-//! is being deleted stands in nobody's way here: its pods keep a successor's off their nodes until they are gone.) Where
-//! they share a name too, a slice or a claim is of the config whose placement selects its node; one of a node that none
-//! selects (simulated servers publish so), or of a node that is not known, counts for each.
+//! Configs of one kind of driver divide the nodes among them, whatever the drivers' names: their devices are the same
+//! hardware. (A config that is being deleted is no obstacle here: until its pods are gone, they keep those of a successor off
+//! their nodes.) Where configs share the driver's name too, a slice or a claim belongs to the config whose placement selects
+//! its node. On a node that none selects (simulated servers publish like that), or that is not known, it counts for each.
 
 pub mod placement;
 
@@ -29,7 +28,7 @@ use crate::{
 /// The cluster, as far as it is watched.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Every config that can be read.
+    /// Every config, as far as it can be parsed.
     pub configs: Vec<Arc<Config>>,
     /// Every object of children's kinds.
     pub children: Vec<Live>,
@@ -43,22 +42,22 @@ pub struct Snapshot {
     pub claims: Vec<ClaimFacts>,
 }
 
-/// One config's part of it.
+/// One config's part of the cluster.
 #[derive(Debug)]
 pub struct View<'a> {
     /// The nodes, by name.
     pub nodes: BTreeMap<&'a str, &'a NodeFacts>,
     /// The pods of its plugin.
     pub pods: Vec<&'a PluginPod>,
-    /// The nodes its plugin may run on that have no pod of it, those without taints first.
+    /// The nodes that its plugin may run on and that have no pod of it, those without taints first.
     pub bare: Vec<&'a str>,
     /// The slices of its driver on nodes that no other config of the driver selects.
     pub slices: Vec<&'a ResourceSlice>,
-    /// The slices among them that no driver takes back once its plugin is gone: of nodes that it selects, and that no other
-    /// config of the driver does.
+    /// Those of them that no driver withdraws once its plugin is gone: on nodes that it selects and that no other config of
+    /// the driver does.
     pub own_slices: Vec<&'a ResourceSlice>,
-    /// The claims that hold devices of its driver, whether the devices are published at this moment or not, save on nodes
-    /// that another config of the driver selects.
+    /// The claims that hold devices of its driver, whether or not these are published at the moment, except on nodes that
+    /// another config of the driver selects.
     pub claims: Vec<&'a ClaimFacts>,
     /// The older config that it must give way to.
     pub overlap: Option<Overlap>,
@@ -128,14 +127,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether two configs must not run their plugins on one node: they would give out the same devices, or be one driver to
-/// the kubelet.
+/// Whether two configs must not run their plugins on one node: they would give out the same devices, or be the same driver
+/// to the kubelet.
 fn contend(other: &Config, config: &Config) -> bool {
     let devices = config.kind.devices();
     other.driver_name == config.driver_name || devices.is_some() && other.kind.devices() == devices
 }
 
-/// The younger of two configs gives way; names decide between twins.
+/// The younger of two configs gives way; of two equally old ones, the one whose name comes later.
 fn is_older(other: &Config, config: &Config) -> bool {
     let age = |config: &Config| (config.creation_timestamp().map(|time| time.0), config.name_any());
     age(other) < age(config)
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn two_configs_of_one_driver_part_its_pools_by_node_and_share_what_neither_selects() {
+    fn two_configs_of_one_driver_divide_its_pools_by_node_and_share_what_neither_selects() {
         let (a, b) = (selecting("a", "x"), selecting("b", "y"));
         let snapshot = Snapshot {
             configs: vec![Arc::new(a.clone()), Arc::new(b)],
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_counts_whether_or_not_its_devices_are_published_unless_its_node_is_known_to_be_anothers() {
+    fn a_claim_counts_whether_or_not_its_devices_are_published_unless_its_node_belongs_to_another_config() {
         let (a, b) = (selecting("a", "x"), selecting("b", "y"));
         let snapshot = Snapshot {
             configs: vec![Arc::new(a.clone()), Arc::new(b)],
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_younger_of_two_that_want_one_node_gives_way_and_names_the_older() {
+    fn the_younger_of_two_configs_that_select_one_node_gives_way_to_the_older() {
         let mut young = mk_config("a", &json!({}));
         young.metadata.creation_timestamp = serde_json::from_value(json!("2026-02-01T00:00:00Z")).unwrap();
         let old = mk_config("b", &json!({}));
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_those_of_the_config() {
+    fn only_pods_of_the_config_are_in_its_view() {
         let snapshot = Snapshot { pods: vec![mk_pod("n", true)], ..Snapshot::default() };
         assert_eq!(View::new(&mk_config("cpu", &json!({})), &snapshot).pods.len(), 1);
         assert_eq!(View::new(&mk_config("other", &json!({})), &snapshot).pods.len(), 0);

@@ -1,4 +1,4 @@
-//! On which nodes a config's plugin should run, and whether two configs want the same node. Pure.
+//! Which nodes a config's plugin should run on, and whether two configs select the same node. Pure.
 //!
 //! The rules are the scheduler's: every nodeSelector label, and at least one of the required node affinity's terms.
 
@@ -25,7 +25,7 @@ pub enum SharedNodes {
 }
 
 impl Placement {
-    /// As the config says.
+    /// The placement that the config asks for.
     pub fn of(config: &Config) -> Self {
         let affinity = config.node_plugin.affinity.node_affinity.as_ref();
         let required = affinity.and_then(|nodes| nodes.required_during_scheduling_ignored_during_execution.as_ref());
@@ -52,7 +52,7 @@ impl Placement {
     }
 }
 
-/// A term with neither labels nor fields selects nothing.
+/// A term without labels and fields selects nothing.
 fn term_selects(term: &NodeSelectorTerm, node: &NodeFacts) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn two_placements_overlap_where_they_share_a_node_or_must() {
+    fn two_placements_overlap_where_they_share_a_node_or_cannot_avoid_it() {
         let (a, b) =
             (placement(&json!({"nodeSelector": {"pool": "a"}})), placement(&json!({"nodeSelector": {"zone": "z"}})));
         let everywhere = placement(&json!({}));
