@@ -15,7 +15,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Ends with the test.
+/// Killed when the test ends.
 struct Plugin(Child);
 
 impl Drop for Plugin {
@@ -45,10 +45,10 @@ fn online(root: &Path, cpus: &str) {
     fs::write(root.join("sys/devices/system/cpu/online"), cpus).unwrap();
 }
 
-/// The plugin, and the lines of its log.
+/// A running plugin, and the lines of its log.
 fn start(root: &Path, port: u16) -> (Plugin, Receiver<String>) {
     let kubeconfig = root.join("kubeconfig");
-    // Nobody listens there: what is published is not what this is about.
+    // Nothing listens there: this test is not about what is published.
     fs::write(
         &kubeconfig,
         r#"{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "users": [{"name": "u", "user": {}}],
@@ -101,7 +101,7 @@ fn when_the_online_cpus_change_the_plugin_rebuilds_its_devices() {
     says(&log, r#""devices":3"#);
     let start = std::time::Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(start.elapsed() < PATIENCE, "it does not serve again");
+        assert!(start.elapsed() < PATIENCE, "it is not serving again");
         thread::sleep(Duration::from_millis(10));
     }
     assert!(get(port, "/healthz").starts_with("HTTP/1.1 200"));

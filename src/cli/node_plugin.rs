@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-/// How long Prepare waits for what another claim still holds: a pod's usual grace period. The kubelet hangs up after 45
-/// seconds.
+/// How long Prepare waits for what another claim still holds: a pod's usual grace period. The kubelet gives up after
+/// 45 seconds.
 const HELD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Arguments of `node-plugin`.
@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// Name of this node's Node object.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: String,
-    /// UID of the own pod: lets two instances serve during a rolling update.
+    /// UID of this pod. It lets two instances serve during a rolling update.
     #[arg(long, value_name = "UID", env = "POD_UID")]
     pod_uid: Option<String>,
     /// Root directory of the kubelet.
@@ -97,7 +97,7 @@ enum Pinning {
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.logging.begin();
-    // One thread beside the kubelet's: the work is waiting, and a thread more is memory on every node.
+    // One thread beside the kubelet's: the work is mostly waiting, and each thread costs memory on every node.
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve_node(args))
 }
 
@@ -112,6 +112,7 @@ async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Serves until told to stop, or until the machine is not the one that the driver was made from.
 async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<()> {
+    // The devices.
     let Kind::Cpu(cpu) = &args.kind;
     let driver = CpuDriver::observe(Host::at(&args.host_root), cpu.granularity, &cpu.reserved_cpus);
     let driver: Arc<dyn Driver> = Arc::new(driver);
@@ -119,12 +120,20 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
     for warning in &inventory.warnings {
         tracing::warn!("{warning}");
     }
-    tracing::info!(devices = inventory.devices.len(), driver = args.driver_name, node = args.node_name, "found");
+    tracing::info!(
+        devices = inventory.devices.len(),
+        driver = args.driver_name,
+        node = args.node_name,
+        "found devices"
+    );
+
+    // The API server.
     let settings = args.settings(cpu.pinning)?;
     let config = Config::infer().await.context("cannot find the cluster: run in a pod, or set KUBECONFIG")?;
     let connect: Connect = Arc::new(move || Client::try_from(config.clone()));
     let client = connect().context("cannot make a client of the cluster's configuration")?;
 
+    // The plugin, its health and its metrics.
     let mut registry = Registry::default();
     let metrics = PluginMetrics::new(&mut registry);
     let parts = if args.publish_only { NodePlugin::PUBLISHING.to_vec() } else { settings.parts() };
@@ -144,6 +153,8 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
             None => std::future::pending().await,
         }
     };
+
+    // What runs at the same time, until one of them ends.
     let work = async {
         if args.publish_only {
             plugin.publish_only(stop.clone()).await;
@@ -159,7 +170,7 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        // The plugin first: what it sends out at its start is on its way while the port is opened.
+        // The plugin first: its first requests are on their way while the port is opened.
         biased;
         done = work => done?,
         served = http => match served? {},
@@ -186,7 +197,7 @@ impl Args {
         // The driver's name becomes parts of paths: what the API server would refuse anyway is refused first.
         ensure!(
             settings.driver_name.len() <= 63 && is_subdomain(&settings.driver_name),
-            "--driver-name {:?} is no DNS subdomain of at most 63 characters, such as dra.cpu",
+            "--driver-name {:?} is not a DNS subdomain of at most 63 characters, such as dra.cpu",
             settings.driver_name
         );
         ensure!(!settings.node_name.is_empty(), "--node-name is empty: give this node's name, or set NODE_NAME");
@@ -198,7 +209,9 @@ impl Args {
             return Ok(None);
         }
         let parsed = self.http_bind.parse();
-        parsed.map(Some).with_context(|| format!("--http-bind {:?} is no address such as 0.0.0.0:8081", self.http_bind))
+        parsed
+            .map(Some)
+            .with_context(|| format!("--http-bind {:?} is not an address such as 0.0.0.0:8081", self.http_bind))
     }
 }
 
@@ -223,17 +236,17 @@ mod tests {
     }
 
     #[test]
-    fn logging_can_be_said_after_the_kind_too() {
+    fn logging_flags_may_follow_the_kind() {
         assert!(
             parse("--node-name n cpu --granularity Thread --pinning None --log-level debug --log-format json").is_ok()
         );
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_to_write() {
+    fn invalid_arguments_are_refused_with_what_to_write() {
         for (line, message) in [
-            ("--node-name n --driver-name ../x cpu", "--driver-name \"../x\" is no DNS subdomain"),
-            ("--node-name n --driver-name a..b cpu", "is no DNS subdomain"),
+            ("--node-name n --driver-name ../x cpu", "--driver-name \"../x\" is not a DNS subdomain"),
+            ("--node-name n --driver-name a..b cpu", "is not a DNS subdomain"),
             ("--node-name= cpu", "--node-name is empty"),
         ] {
             let error = parse(line).unwrap().settings(Pinning::Nri).unwrap_err().to_string();
@@ -248,7 +261,7 @@ mod tests {
             assert!(error.contains(message), "{error}");
         }
         let args = parse("--node-name n --http-bind here cpu").unwrap();
-        assert!(args.http_address().unwrap_err().to_string().contains("--http-bind \"here\" is no address"));
+        assert!(args.http_address().unwrap_err().to_string().contains("--http-bind \"here\" is not an address"));
         assert_eq!(parse("--node-name n --http-bind= cpu").unwrap().http_address().unwrap(), None);
     }
 }

@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 use crate::drivers::{Grant, GrantError, pinning::Pinning};
 
-/// A container as the runtime describes it. Nothing in it is trusted: it is only used to look up own state.
+/// A container as the runtime describes it. It is not trusted, only used to look up what was prepared.
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerIdentity<'a> {
     /// The pod's UID.
@@ -17,7 +17,7 @@ pub struct ContainerIdentity<'a> {
     pub container_name: &'a str,
     /// The container's environment, `NAME=value` each.
     pub env: &'a [String],
-    /// The names of the CDI devices asked for it, where the runtime tells (NRI 0.10).
+    /// The names of the CDI devices asked for it, if the runtime sends them (NRI 0.10).
     pub cdi_devices: &'a [String],
 }
 
@@ -26,7 +26,7 @@ pub struct ContainerIdentity<'a> {
 pub enum Refusal {
     /// The mark is of this driver, and no prepared claim has it.
     #[error(
-        "container {container:?} of pod {namespace}/{pod} carries the mark of a {driver} claim that is not prepared on this node: delete the pod so that it is prepared anew"
+        "container {container:?} of pod {namespace}/{pod} carries the mark of a {driver} claim that is not prepared on this node: delete the pod so that it is prepared again"
     )]
     NotPrepared {
         /// The driver's name.
@@ -38,7 +38,7 @@ pub enum Refusal {
         /// The container's name.
         container: String,
     },
-    /// It was to get a claim's CDI device, and did not: that would have brought the mark.
+    /// It should have got a claim's CDI device, which brings the mark, and did not.
     #[error(
         "container {container:?} of pod {namespace}/{pod} has a {driver} claim that the container runtime did not give it: CDI must be enabled in the runtime (containerd before 2.0: enable_cdi = true)"
     )]
@@ -52,7 +52,7 @@ pub enum Refusal {
         /// The container's name.
         container: String,
     },
-    /// The claim is another namespace's.
+    /// The claim is in another namespace.
     #[error(
         "container {container:?} of pod {namespace}/{pod} carries the mark of a {driver} claim in another namespace: a claim can only be used in its own"
     )]
@@ -68,10 +68,11 @@ pub enum Refusal {
     },
 }
 
-/// What containers may use, by the claims that are prepared now. Cheap: answers from memory, never blocks.
+/// What containers may use according to the claims that are prepared now. Answers from memory and does not block, but
+/// for [`Grants::check`], which may read a file of sysfs.
 pub trait Grants: Send + Sync + 'static {
-    /// What the container gets: everything of all its requests together. `None` when it uses no claim of this driver:
-    /// then [`Grants::remainder`] is its share.
+    /// What the container gets from all its requests together. `None` if it uses no claim of this driver: then
+    /// [`Grants::remainder`] is its share.
     fn of_container(&self, container: &ContainerIdentity<'_>) -> Result<Option<Grant>, Refusal>;
 
     /// What the prepared claims that are reserved for a pod hold: for devices that are attached to the whole pod. Empty
@@ -84,8 +85,8 @@ pub trait Grants: Send + Sync + 'static {
     /// Whether a grant can be used right now; see [`Driver::check`](crate::drivers::Driver::check).
     fn check(&self, grant: &Grant) -> Result<(), GrantError>;
 
-    /// What every container without a claim is kept to. `None` lifts all restrictions: nothing is given away. Empty: all
-    /// is, and as there is no empty cpuset, they run anywhere.
+    /// What every container without a claim is kept to. `None` lifts all restrictions: no claim holds anything. Empty if
+    /// claims hold everything: those containers then run anywhere, as there is no empty cpuset.
     fn remainder(&self) -> Option<Grant>;
 
     /// The number of the current state, which grows with each claim that is prepared or unprepared. After reading N
@@ -93,7 +94,7 @@ pub trait Grants: Send + Sync + 'static {
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
-/// How the connection to NRI is, as its side reports it.
+/// The state of the connection to NRI.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NriStatus {
     /// Registered, configured and synchronised: containers are being watched.
@@ -101,8 +102,8 @@ pub struct NriStatus {
     /// The last state (a number from [`Grants::changes`]) to which the running containers were brought. A plugin that
     /// ends waits for it, so that what the last claim gave back is not left unused. Prepare does not wait for it.
     pub applied: u64,
-    /// How often the connection was lost and made again.
+    /// How often the connection was lost.
     pub reconnects: u64,
-    /// Why it is not connected or what could not be applied, for people.
+    /// Why it is not connected, or what could not be applied: a message for people.
     pub problem: Option<String>,
 }

@@ -34,33 +34,33 @@ use crate::{
     },
 };
 
-/// How often a checkpoint that cannot be read is tried again: a person may have mended it.
+/// How often reading a damaged checkpoint is retried: a person may have fixed it.
 const CHECKPOINT_RETRY: Duration = Duration::from_secs(2);
-/// How long the end may take: a pod has 30 s.
+/// How long stopping may take: a pod has 30 s.
 const END: Duration = Duration::from_secs(20);
 
 /// Why the node plugin cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// No lock files.
+    /// The lock files cannot be used.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// No sockets.
+    /// The sockets cannot be used.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The kubelet is not served.
+    /// The kubelet cannot be served.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),
 }
 
-/// Where and as whom the node plugin runs.
+/// Where the node plugin runs, and under which names.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
     /// The driver's name.
     pub driver_name: String,
     /// The node's name.
     pub node_name: String,
-    /// The own pod's UID, where there is a pod.
+    /// The UID of this pod, if the plugin runs in one.
     pub pod_uid: Option<String>,
     /// The kubelet's root directory.
     pub kubelet_root: PathBuf,
@@ -93,7 +93,7 @@ impl NodeSettings {
 
 /// A node plugin.
 pub struct NodePlugin {
-    /// Where and as whom.
+    /// Where it runs, and under which names.
     pub settings: NodeSettings,
     /// The kind of device.
     pub driver: Arc<dyn Driver>,
@@ -101,9 +101,9 @@ pub struct NodePlugin {
     pub client: Client,
     /// The API server, for another thread.
     pub connect: Connect,
-    /// Told how each part is.
+    /// Where the state of each part is reported.
     pub readiness: Arc<Readiness>,
-    /// Told what happens.
+    /// What is counted and timed.
     pub metrics: PluginMetrics,
 }
 
@@ -111,7 +111,7 @@ impl NodePlugin {
     /// The parts that must be well in a plugin that only publishes.
     pub const PUBLISHING: [Part; 1] = [Part::Slices];
 
-    /// Publishes and keeps slices, until told to stop, and nothing else.
+    /// Only publishes slices and keeps them published, until it is stopped.
     pub async fn publish_only(&self, stop: CancellationToken) {
         tokio::select! {
             never = self.publish(None) => match never {},
@@ -119,12 +119,14 @@ impl NodePlugin {
         }
     }
 
-    /// Runs until told to stop; slices stay published then.
+    /// Runs until it is stopped. The slices stay published.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), NodeError> {
         let handover = Handover::within(&self.settings.state_dir)?;
         let paths = self.settings.sockets()?;
         let nri = watch::Sender::new(NriStatus::default());
         let claims = self.claims(&nri, stop.clone());
+
+        // The kubelet's side, on a thread of its own.
         let (active, look) = (watch::Sender::new(false), watch::Sender::new(0));
         let conditions = Conditions { look: look.subscribe(), active: active.subscribe(), stop: stop.clone() };
         let side = KubeletSide {
@@ -136,14 +138,16 @@ impl NodePlugin {
             metrics: self.metrics.clone(),
         };
         let mut kubelet = KubeletThread::start(side, conditions)?;
+
+        // Three ways to end: all calls have ended, they take too long, or a part fails.
         let too_long = async {
             stop.cancelled().await;
-            tracing::info!("stopping: no new calls, those in flight end");
+            tracing::info!("stopping: waiting for calls in flight");
             sleep(END).await;
         };
         let ended = async {
             kubelet.ended().await?;
-            // What claims do not hold any more is given back to the containers: later nobody may be there to do it.
+            // Containers get back what claims do not hold any more: a plugin that is not replaced cannot do it later.
             let state = *claims.changes().borrow();
             nri.subscribe().wait_for(|nri| !nri.connected || nri.applied >= state).await.ok();
             Ok(())
@@ -151,16 +155,16 @@ impl NodePlugin {
         tokio::select! {
             never = self.take_turns(&handover, &paths, &claims, &nri, &active) => never.map(|never| match never {}),
             never = self.guard(&claims, &paths, &look) => match never {},
-            // Beside the others: the calls in flight still have checkpoint and NRI.
+            // Beside the others, as calls in flight still need checkpoint and NRI.
             ended = ended => ended,
             () = too_long => {
-                tracing::warn!("calls in flight, or giving back what is not claimed any more, did not end in time");
+                tracing::warn!("stopping took too long: calls in flight are cut off, and some containers stay confined");
                 Ok(())
             }
         }
     }
 
-    /// Leads whenever it is this instance's turn.
+    /// Is the active instance whenever it is this one's turn.
     async fn take_turns(
         &self,
         handover: &Handover,
@@ -179,24 +183,28 @@ impl NodePlugin {
                 never = self.enforce(claims, nri, active) => match never {},
                 () = self.step_down(handover, &leadership, claims) => {}
             }
+
+            // Nothing of this instance's state counts any more.
             tracing::info!("another instance takes over; standing by");
             active.send_replace(false);
             nri.send_replace(NriStatus::default());
             self.metrics.active.set(0);
+
+            // Only now may the other become active.
             drop(leadership);
             leadership = handover.come_back().await?;
             tracing::info!("the instance that took over is gone; active again");
         }
     }
 
-    /// Publishes from when the claims are known, or cannot be.
+    /// Publishes once the claims are known, or known to be unreadable.
     async fn publish_active(&self, claims: &Claims, mut active: watch::Receiver<bool>) -> Infallible {
         // The sender is the caller's, and outlives this.
         active.wait_for(|active| *active).await.ok();
         self.publish(Some(claims)).await
     }
 
-    /// Returns when another instance shall lead and no call is in flight here: until then NRI is there for them.
+    /// Returns when another instance waits to become active and no call is in flight here: until then they need NRI.
     async fn step_down(&self, handover: &Handover, leadership: &Leadership, claims: &Claims) {
         handover.challenged(leadership).await;
         claims.deactivate().await;
@@ -216,10 +224,13 @@ impl NodePlugin {
             active.send_replace(true);
             sleep(CHECKPOINT_RETRY).await;
         }
+
+        // Claims that are prepared already are whole before the kubelet asks for more.
         self.readiness.set(Part::Checkpoint, Ok(()));
         self.readiness.set(Part::Cdi, claims.rewrite_cdi().await.map_err(|error| error.to_string()));
         self.metrics.has_prepared(claims.count());
         active.send_replace(true);
+
         let Some(socket) = self.settings.nri_socket.clone() else { return std::future::pending().await };
         let settings = nri::Settings {
             socket,
@@ -227,8 +238,8 @@ impl NodePlugin {
             state_dir: self.settings.state_dir.clone(),
             host_root: self.settings.host_root.clone(),
         };
-        let mut told = nri.subscribe();
-        let tell = |nri: &NriStatus| {
+        let mut reported = nri.subscribe();
+        let report = |nri: &NriStatus| {
             self.metrics.nri_connected.set(i64::from(nri.connected));
             self.metrics.nri_reconnects.set(i64::try_from(nri.reconnects).unwrap_or(i64::MAX));
             let problem = || nri.problem.clone().unwrap_or_else(|| "not yet".to_owned());
@@ -236,11 +247,11 @@ impl NodePlugin {
         };
         tokio::select! {
             never = nri::run(settings, Arc::clone(claims) as Arc<dyn Grants>, self.driver.attachment(), nri.clone()) => never,
-            never = follow(&mut told, tell) => never,
+            never = follow(&mut reported, report) => never,
         }
     }
 
-    /// Puts back what others remove: sockets and CDI files.
+    /// Restores what others remove: sockets and CDI files.
     async fn guard(&self, claims: &Claims, paths: &SocketPaths, look: &watch::Sender<u64>) -> Infallible {
         let directories = [&paths.registration, &paths.dra].into_iter().filter_map(|path| path.parent());
         let watched = directories.chain([self.settings.cdi_dir.as_path()]).map(Path::to_owned).collect();
@@ -267,10 +278,10 @@ impl NodePlugin {
     }
 }
 
-/// Tells of each new value, the present one first.
-async fn follow<T>(values: &mut watch::Receiver<T>, tell: impl Fn(&T)) -> Infallible {
+/// Reports each new value, the present one first.
+async fn follow<T>(values: &mut watch::Receiver<T>, report: impl Fn(&T)) -> Infallible {
     loop {
-        tell(&values.borrow_and_update());
+        report(&values.borrow_and_update());
         if values.changed().await.is_err() {
             // The sender is the caller's, and outlives this.
             std::future::pending::<()>().await;

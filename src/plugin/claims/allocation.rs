@@ -8,14 +8,14 @@ use k8s_openapi::api::resource::v1::{
 
 use crate::{drivers::AllocatedDevice, plugin::claims::prepared::PodRef};
 
-/// Which claim the kubelet means.
+/// The claim that the kubelet names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRef {
     /// The claim's namespace.
     pub namespace: String,
     /// The claim's name.
     pub name: String,
-    /// The claim's UID: a new claim may have an old one's name.
+    /// The claim's UID: a new claim may have the name of a deleted one.
     pub uid: String,
 }
 
@@ -25,12 +25,12 @@ impl fmt::Display for ClaimRef {
     }
 }
 
-/// Why a claim cannot be prepared as it is in the API; fails that claim alone.
+/// Why a claim cannot be prepared as the API server has it; fails that claim alone.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationError {
-    /// The claim was deleted and made anew.
+    /// The claim was deleted and created again.
     #[error(
-        "claim {namespace}/{name} now has UID {found:?}, not {wanted:?}: it was deleted and made again; the kubelet asks anew for the pod that uses the new one"
+        "claim {namespace}/{name} now has UID {found:?}, not {wanted:?}: it was deleted and created again; the kubelet retries for the pod that uses the new one"
     )]
     OtherUid {
         /// Namespace.
@@ -50,15 +50,15 @@ pub enum AllocationError {
         /// Name.
         name: String,
     },
-    /// No pod may use it.
-    #[error("claim {namespace}/{name} is reserved for nobody: the pod that used it is gone")]
+    /// It is not reserved for any pod.
+    #[error("claim {namespace}/{name} is not reserved for any pod: the pod that used it is gone")]
     NotReserved {
         /// Namespace.
         namespace: String,
         /// Name.
         name: String,
     },
-    /// Other drivers' devices only.
+    /// It has only devices of other drivers.
     #[error("claim {namespace}/{name} has no device of driver {driver}")]
     NoDevice {
         /// Namespace.
@@ -68,7 +68,7 @@ pub enum AllocationError {
         /// This driver.
         driver: String,
     },
-    /// A device of another node's pool.
+    /// It has a device from another node's pool.
     #[error(
         "claim {namespace}/{name} has device {device} of pool {pool:?}, which is not this node's pool {own:?}: the claim is allocated to another node"
     )]
@@ -265,7 +265,7 @@ mod tests {
         assert!(refuse(&good, &wanted(), "dra.cpu", "node-2").contains("another node"));
         let mut unreserved = good.clone();
         unreserved.status.as_mut().unwrap().reserved_for = None;
-        assert!(refuse(&unreserved, &wanted(), "dra.cpu", "node-1").contains("reserved for nobody"));
+        assert!(refuse(&unreserved, &wanted(), "dra.cpu", "node-1").contains("not reserved for any pod"));
         let mut unallocated = good;
         unallocated.status.as_mut().unwrap().allocation = None;
         assert!(refuse(&unallocated, &wanted(), "dra.cpu", "node-1").contains("is not allocated"));

@@ -1,6 +1,6 @@
 //! What the container runtime injects: one CDI file a claim, one CDI device a request. IO: files in the CDI directory.
 //!
-//! The files can always be made again from the prepared claims, so they are not synced: a reboot wipes the directory.
+//! The files can always be recreated from the prepared claims, so they are not synced: a reboot wipes the directory.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ const CDI_VERSION: &str = "0.5.0";
 
 /// A CDI file could not be written, read or removed.
 #[derive(Debug, thiserror::Error)]
-#[error("CDI {what} {path}: {source}; the container runtime gives claims to containers by these files")]
+#[error("CDI {what} {path}: {source}; the container runtime reads these files to give claims to containers")]
 pub struct CdiError {
     what: &'static str,
     path: PathBuf,
@@ -57,7 +57,7 @@ impl Cdi {
         device.split_once('=').is_some_and(|(kind, _)| kind == self.kind())
     }
 
-    /// Writes the claim's file, unless it is there as it should be.
+    /// Writes the claim's file, unless it has the right content already.
     pub fn write(&self, claim: &PreparedClaim) -> Result<(), CdiError> {
         let path = self.path(&claim.uid);
         let content = self.spec(claim).to_string();
@@ -72,8 +72,7 @@ impl Cdi {
         remove(self.path(uid))
     }
 
-    /// Makes the files those of `claims`: writes what is missing, removes what is left over. What is in a file that is
-    /// there is not looked at.
+    /// Writes the files of `claims` that are missing, and removes those of other claims. Does not read the files.
     pub fn restore<'a>(&self, claims: impl Iterator<Item = &'a PreparedClaim>) -> Result<(), CdiError> {
         let mut found: BTreeSet<PathBuf> = self.own_files()?.into_iter().collect();
         for claim in claims {
@@ -84,7 +83,7 @@ impl Cdi {
         found.into_iter().try_for_each(remove)
     }
 
-    /// This driver's files, also those of claims that are not prepared any more.
+    /// This driver's files, including those of claims that are not prepared any more.
     pub fn own_files(&self) -> Result<Vec<PathBuf>, CdiError> {
         let error = |source| CdiError { what: "directory", path: self.directory.clone(), source };
         let prefix = self.prefix();
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn restore_makes_an_emptied_directory_whole_and_clears_left_overs_but_not_others_files() {
+    fn restore_recreates_missing_files_and_removes_stale_ones_but_not_those_of_other_drivers() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("cdi");
         let cdi = Cdi::new(&dir, "dra.cpu");

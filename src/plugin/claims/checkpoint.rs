@@ -1,7 +1,7 @@
 //! The prepared claims on disk. IO: one file in the state directory.
 //!
 //! A write is atomic and durable: a second file is synced and takes the first one's place, then the directory is
-//! synced. What cannot be read is never overwritten: the caller fails closed until a person has mended it.
+//! synced. What cannot be read is never overwritten: the caller fails closed until a person has fixed it.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ use crate::{
     replace::{Durability, replace},
 };
 
-/// The layout that this version writes. A higher one is another release's: it may hold what is not understood here.
+/// The layout that this release writes. A later release may have written a higher one, with content unknown here.
 const VERSION: u64 = 1;
 
 /// The file's size is a multiple of it, so that it rarely changes.
@@ -26,7 +26,9 @@ const BLOCK: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// It cannot be read.
-    #[error("checkpoint {path} cannot be read: {source}; no claim is prepared or unprepared until it can")]
+    #[error(
+        "cannot read checkpoint {path}: {source}; no claim is prepared or unprepared on this node until it can be read"
+    )]
     Read {
         /// The file.
         path: PathBuf,
@@ -35,7 +37,7 @@ pub enum CheckpointError {
     },
     /// Its content is damaged.
     #[error(
-        "checkpoint {path} is damaged ({problem}): which claims hold which devices is not known, so no claim is prepared or unprepared on this node; restore the file, or drain the node's pods that use claims of this driver and delete the file"
+        "checkpoint {path} is damaged ({problem}): it is unknown which claims hold which devices, so no claim is prepared or unprepared on this node; restore the file, or drain the node's pods that use claims of this driver and delete the file"
     )]
     Damaged {
         /// The file.
@@ -45,7 +47,7 @@ pub enum CheckpointError {
     },
     /// A later release wrote it.
     #[error(
-        "checkpoint {path} has version {found}, and this release knows up to {VERSION}: go back to the release that wrote it, or drain the node's pods that use claims of this driver and delete the file"
+        "checkpoint {path} has version {found}, and this release reads versions up to {VERSION}: go back to the release that wrote it, or drain the node's pods that use claims of this driver and delete the file"
     )]
     Newer {
         /// The file.
@@ -55,7 +57,7 @@ pub enum CheckpointError {
     },
     /// It is gone, while CDI files say that claims are prepared.
     #[error(
-        "checkpoint {path} is missing, yet {cdi_file} says that claims are prepared: which claims hold which devices is not known, so no claim is prepared or unprepared on this node; restore the checkpoint, or drain the node's pods that use claims of this driver and delete the CDI files"
+        "checkpoint {path} is missing, yet {cdi_file} says that claims are prepared: it is unknown which claims hold which devices, so no claim is prepared or unprepared on this node; restore the checkpoint, or drain the node's pods that use claims of this driver and delete the CDI files"
     )]
     Missing {
         /// The file.
@@ -64,7 +66,7 @@ pub enum CheckpointError {
         cdi_file: PathBuf,
     },
     /// It cannot be written.
-    #[error("checkpoint {path} cannot be written: {source}; free or mend its disk, the kubelet tries again")]
+    #[error("cannot write checkpoint {path}: {source}; free or repair its disk; the kubelet retries")]
     Write {
         /// The file.
         path: PathBuf,

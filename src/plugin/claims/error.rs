@@ -7,11 +7,11 @@ use crate::{
     plugin::claims::{allocation::AllocationError, cdi::CdiError, checkpoint::CheckpointError, prepared::HeldError},
 };
 
-/// Why a claim was not prepared or unprepared; the kubelet shows it as the pod's event and tries again.
+/// Why a claim was not prepared or unprepared; the kubelet shows it in an Event of the pod and retries.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     /// Another instance of the plugin has taken over.
-    #[error("this instance of the node plugin is not the active one: another is taking over; the kubelet tries again")]
+    #[error("this instance of the node plugin is not the active one: another is taking over; the kubelet retries")]
     Passive,
     /// The checkpoint cannot be trusted.
     #[error("{0}")]
@@ -24,8 +24,8 @@ pub enum ClaimError {
         /// Name.
         name: String,
     },
-    /// The API server did not give the claim.
-    #[error("claim {namespace}/{name} could not be read from the API server: {problem}; the kubelet tries again")]
+    /// The claim could not be read from the API server.
+    #[error("reading claim {namespace}/{name} from the API server failed: {problem}; the kubelet retries")]
     Read {
         /// Namespace.
         namespace: String,
@@ -34,7 +34,7 @@ pub enum ClaimError {
         /// Why.
         problem: String,
     },
-    /// It is not for this node as it is.
+    /// What is allocated to it is not for this driver on this node.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
     /// The driver cannot honour it.
@@ -48,7 +48,7 @@ pub enum ClaimError {
         /// Why.
         source: GrantError,
     },
-    /// It may not be had now.
+    /// Another claim, or an earlier allocation, stands in the way.
     #[error(transparent)]
     Held(#[from] HeldError),
     /// The checkpoint could not be written.
@@ -57,10 +57,10 @@ pub enum ClaimError {
     /// The CDI file could not be written.
     #[error(transparent)]
     Cdi(#[from] CdiError),
-    /// No random bytes.
-    #[error("no random bytes for a token: {0}")]
+    /// The kernel gave no random bytes.
+    #[error("cannot get random bytes for a token: {0}")]
     Random(getrandom::Error),
-    /// Not connected to NRI: the container would not be kept to its devices.
+    /// Not connected to NRI: the claim's containers would not be confined to what they were given.
     #[error(
         "not connected to the container runtime's NRI ({problem}): the claim's containers would run anywhere; check the node plugin's /readyz; the kubelet retries"
     )]

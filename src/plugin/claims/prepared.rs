@@ -43,7 +43,7 @@ pub struct PodRef {
 pub struct PreparedRequest {
     /// The base request's name.
     pub name: String,
-    /// What a container's environment carries to say that it uses this request. Random: who knows it was given it.
+    /// What a container's environment carries to say that it uses this request. Random, so that only a container that was given it knows it.
     pub token: String,
     /// The devices.
     pub devices: Vec<PreparedDevice>,
@@ -78,7 +78,7 @@ impl PreparedDevice {
         }
     }
 
-    /// Whether no two claims may have both.
+    /// Whether two claims may not have both.
     fn excludes(&self, other: &Self) -> bool {
         let both_shared = self.share_id.is_some() && other.share_id.is_some() && self.share_id != other.share_id;
         (&self.pool, &self.device) == (&other.pool, &other.device)
@@ -87,7 +87,7 @@ impl PreparedDevice {
 }
 
 impl PreparedRequest {
-    /// Whether what it holds is its alone: neither admin access nor a share.
+    /// Whether it holds its devices alone: neither by admin access nor as shares.
     pub fn exclusive(&self) -> bool {
         self.devices.iter().all(|device| device.share_id.is_none() && !device.admin_access)
     }
@@ -159,9 +159,9 @@ pub enum HeldError {
         /// `namespace/name`.
         claim: String,
     },
-    /// The claim was allocated anew without an Unprepare in between.
+    /// The claim was allocated again without an Unprepare in between.
     #[error(
-        "claim {claim} is prepared with other devices than it is now allocated: delete the pod that uses it, so that the kubelet unprepares it first"
+        "claim {claim} is prepared with other devices than are allocated to it now: delete the pod that uses it, so that the kubelet unprepares it first"
     )]
     OtherDevices {
         /// `namespace/name`.
@@ -170,7 +170,7 @@ pub enum HeldError {
 }
 
 impl HeldError {
-    /// Whether the Unprepare of another claim may end it.
+    /// Whether the Unprepare of another claim may resolve it.
     pub fn passes(&self) -> bool {
         matches!(self, Self::Device { .. } | Self::Conflict { .. })
     }
@@ -197,14 +197,14 @@ pub struct PreparedClaims {
 }
 
 impl PreparedClaims {
-    /// What a checkpoint had.
+    /// The claims of a checkpoint.
     pub fn restored(claims: Vec<PreparedClaim>) -> Self {
         let mut restored = Self::default();
         restored.reset(claims);
         restored
     }
 
-    /// Forgets what was here for what a checkpoint has.
+    /// Replaces what was here with the claims of a checkpoint.
     pub fn reset(&mut self, claims: Vec<PreparedClaim>) {
         self.claims.clear();
         self.tokens.clear();
@@ -269,7 +269,7 @@ impl PreparedClaims {
         Arrival(self.clock)
     }
 
-    /// Notes that a Prepare has ended, and forgets tombstones that nobody can meet any more.
+    /// Notes that a Prepare has ended, and forgets tombstones that no Prepare can meet any more.
     pub fn ended(&mut self, arrival: Arrival) {
         self.preparing.remove(&arrival.0);
         let oldest = self.preparing.first().copied().unwrap_or(u64::MAX);
@@ -300,7 +300,7 @@ impl PreparedClaims {
             .filter(|other| other.uid != claim.uid)
             .flat_map(|other| other.requests.iter().map(move |request| (other, request)))
             .collect();
-        // What is held by admin access is in nobody's way, and needs nothing that others would have to give up.
+        // Admin access blocks no other claim, and is not blocked by one.
         let held: Vec<_> = others.iter().filter(|(_, request)| !request.admin()).collect();
         let grants: Vec<&Grant> = held.iter().map(|(_, request)| &request.grant).collect();
 
@@ -328,8 +328,8 @@ impl PreparedClaims {
         Ok(())
     }
 
-    /// Adds pods that a prepared claim is reserved for now. None is taken away: of a pod that was deleted by force the
-    /// reservation goes at once, and its sandbox may still run.
+    /// Adds the pods that a prepared claim is reserved for now. None is removed: the reservation of a pod that was deleted
+    /// by force goes at once, while its sandbox may still run.
     pub fn reserve(&mut self, uid: &str, pods: &[PodRef]) {
         let Some(claim) = self.claims.get_mut(uid) else { return };
         let new: Vec<PodRef> = pods.iter().filter(|pod| !claim.pods.contains(pod)).cloned().collect();
@@ -486,7 +486,7 @@ mod tests {
         claims.ended(first);
         assert_eq!(claims.unprepared.len(), 0);
         claims.remove("b");
-        assert_eq!(claims.unprepared.len(), 0, "nobody is preparing");
+        assert_eq!(claims.unprepared.len(), 0, "no Prepare is running");
     }
 
     #[test]

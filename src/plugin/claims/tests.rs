@@ -77,7 +77,7 @@ async fn a_container_gets_what_all_its_marks_stand_for_and_one_without_gets_none
 }
 
 #[tokio::test]
-async fn a_mark_that_was_copied_made_up_or_outlived_is_refused() {
+async fn a_mark_that_is_copied_forged_or_of_an_unprepared_claim_is_refused() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     let env = prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
@@ -103,7 +103,7 @@ async fn a_claim_that_the_runtime_did_not_inject_is_refused_rather_than_run_anyw
 }
 
 #[tokio::test]
-async fn a_claim_of_cpus_that_went_offline_is_refused_by_their_names_until_they_are_back() {
+async fn a_claim_is_refused_while_some_of_its_cpus_are_offline() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     machine.allocate("a", &["core-0-1", "core-0-2", "core-0-3"], &json!([]));
@@ -116,7 +116,7 @@ async fn a_claim_of_cpus_that_went_offline_is_refused_by_their_names_until_they_
 }
 
 #[tokio::test]
-async fn others_keep_off_what_is_prepared_and_only_real_changes_are_told() {
+async fn other_containers_keep_off_what_is_prepared_and_only_real_changes_are_announced() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     let mut changes = claims.changes();
@@ -143,13 +143,13 @@ async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attemp
     let blocker = machine.state().join("checkpoint.json.tmp");
     std::fs::create_dir(&blocker).unwrap();
     let error = claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap_err();
-    assert!(error.to_string().contains("cannot be written"), "{error}");
+    assert!(error.to_string().contains("cannot write checkpoint"), "{error}");
     assert_eq!(machine.cdi_files(), [""; 0]);
     claims.restore_cdi().await.unwrap();
-    assert_eq!(machine.cdi_files().len(), 1, "wanted, though not yet answered");
+    assert_eq!(machine.cdi_files().len(), 1, "wanted, though the kubelet has no answer yet");
     let restarted = active(&machine).await;
     restarted.rewrite_cdi().await.unwrap();
-    assert_eq!(machine.cdi_files(), [""; 0], "a lost checkpoint is another thing");
+    assert_eq!(machine.cdi_files(), [""; 0], "the checkpoint does not have it");
     std::fs::remove_dir(blocker).unwrap();
     claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
     assert_eq!(Checkpoint::within(&machine.state()).read().unwrap().unwrap().len(), 1);
@@ -172,12 +172,12 @@ async fn a_pod_has_what_its_claims_hold_and_a_later_prepare_adds_the_pod_it_is_f
 }
 
 #[tokio::test]
-async fn a_claim_of_another_node_or_made_anew_is_not_prepared() {
+async fn a_claim_that_was_deleted_and_created_again_is_not_prepared() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     machine.allocate("a", &["core-0-1"], &json!([]));
     let old = ClaimRef { uid: "uid-before".into(), ..named("a") };
     let error = claims.prepare(&old, claims.arrives(), &reader(&machine)).await.unwrap_err();
-    assert!(error.to_string().contains("deleted and made again"), "{error}");
+    assert!(error.to_string().contains("deleted and created again"), "{error}");
     assert_eq!(claims.count(), 0);
 }

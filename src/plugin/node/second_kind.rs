@@ -19,7 +19,6 @@ use crate::{
         pinning::Pinning,
     },
     plugin::{
-        claims::prepared::PreparedClaims,
         kubelet::grpc::dra,
         nri::fake_runtime::{FakePlugin, FakeRuntime, container, pod},
     },
@@ -194,24 +193,14 @@ async fn claims_share_a_device_up_to_its_capacity_and_it_reaches_their_pods() {
     assert_eq!(edits["deviceNodes"], json!([{"path": "/dev/nic-0", "hostPath": "/dev/nic-0", "permissions": "rw"}]));
     let mark = edits["env"][0].take();
 
-    // NRI: the container is left where it is.
+    // NRI: the card is in the pod before its container, which is left where it is.
+    plugin.sandbox("RunPodSandbox", pod("web", "apps")).await.unwrap();
+    assert_eq!(nics.attached.now(), ["web: nic-0 as net1"]);
     let created = plugin.creates(pod("web", "apps"), container("main", "web", mark.as_str().unwrap(), "")).await;
     assert_eq!(created, Ok(String::new()));
-
-    // Attachment: what the pod's claims hold is moved into its sandbox, and back.
-    let kept = Checkpoint::within(&machine.state()).read().unwrap().unwrap();
-    let grants = PreparedClaims::restored(kept).of_pod("uid-web");
-    let sandbox = Sandbox {
-        id: "sandbox".into(),
-        pod_uid: "uid-web".into(),
-        pod_namespace: "apps".into(),
-        pod_name: "web".into(),
-        network_namespace: None,
-    };
-    let attachment = nics.attachment().unwrap();
-    attachment.attach(&sandbox, &grants).await.unwrap();
-    assert_eq!(nics.attached.now(), ["sandbox: nic-0 as net1"]);
-    attachment.detach(&sandbox, &grants).await.unwrap();
+    plugin.sandbox("RunPodSandbox", pod("other", "apps")).await.unwrap();
+    assert_eq!(nics.attached.now(), ["web: nic-0 as net1"], "it has no claim");
+    plugin.sandbox("StopPodSandbox", pod("web", "apps")).await.unwrap();
     assert_eq!(nics.attached.now(), [""; 0]);
 
     // Unprepare: what the claim held is there for another.

@@ -153,6 +153,12 @@ impl FakePlugin {
         self.create(pod, container).await.map(|(cpus, _)| cpus).map_err(|failure| failure.message)
     }
 
+    /// Something happens to a pod's sandbox; an error says why it must not.
+    pub async fn sandbox(&mut self, method: &str, pod: PodSandbox) -> Result<(), String> {
+        let event = ContainerEvent { pod: Some(pod), container: None };
+        self.call::<Empty>(method, &event).await.map(|_| ()).map_err(|failure| failure.message)
+    }
+
     pub async fn update(&mut self, container: Container, cpus: &str) -> Vec<String> {
         let linux_resources = Some(resources(cpus));
         let request = UpdateContainerRequest { pod: None, container: Some(container), linux_resources };
