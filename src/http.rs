@@ -1,7 +1,7 @@
-//! The HTTP port that controller and node plugin have for probes and metrics. IO: a TCP port.
+//! The HTTP port of the controller and the node plugin, for probes and metrics. IO: a TCP port.
 //!
-//! Whoever can reach the port may connect, so connections are few, and each new one ends the oldest: who holds many takes no
-//! file descriptors from the rest of the process, and keeps no probe out.
+//! Everyone who can reach the port may connect. So the number of connections is limited, and a new one closes the oldest:
+//! a client that holds many connections cannot exhaust the process's file descriptors or keep probes out.
 
 use std::{collections::VecDeque, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -25,16 +25,16 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// The media type of OpenMetrics 1.0.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// How many connections are open at once.
+/// How many connections may be open at once.
 const CONNECTIONS: usize = 64;
-/// What a connection may keep in memory: requests here are short.
+/// How many bytes a connection may buffer. Requests are short here.
 const BUFFER: usize = 16 * 1024;
-/// Between attempts to accept, when there is no file descriptor left, say.
+/// The pause after a failure to accept a connection, such as for lack of file descriptors.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// The port cannot be served.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot serve HTTP on {address}: {source}; choose another with --http-bind")]
+#[error("cannot serve HTTP on {address}: {source}; choose another address with --http-bind")]
 pub struct ServeError {
     address: SocketAddr,
     source: std::io::Error,
@@ -52,7 +52,7 @@ async fn accept(listener: TcpListener, router: Router) -> Infallible {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection for HTTP");
+                tracing::warn!(%error, "cannot accept an HTTP connection; retrying");
                 sleep(RETRY).await;
                 continue;
             }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_holds_many_connections_keeps_nobody_out_and_the_oldest_end() {
+    async fn a_client_with_many_connections_keeps_no_other_out_and_the_oldest_are_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/healthz", get(async || "ok\n"));

@@ -1,4 +1,4 @@
-//! Notices when files go from directories that others may empty. IO: inotify.
+//! Notices when files are removed from directories that others may empty. IO: inotify.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,10 +6,10 @@ use futures::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
 use tokio::time::{sleep, timeout};
 
-/// How long to let a burst end.
+/// How long to wait for a burst of removals to end.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How often to look without being told: a directory may be new, or the host may be out of inotify instances.
-const LOOK: Duration = Duration::from_secs(10);
+/// How often to check without an event: a directory may be new, or the host may be out of inotify instances.
+const CHECK: Duration = Duration::from_secs(10);
 
 /// The directories that are watched.
 pub struct Directories {
@@ -18,32 +18,33 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// Watches these directories, also when they are only made later.
+    /// Watches these directories, also if they are created later.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         let events = Inotify::init().and_then(|inotify| inotify.into_event_stream([0; 1024]));
         if let Err(error) = &events {
-            tracing::warn!(%error, "no inotify: what is removed is noticed within {} s", LOOK.as_secs());
+            tracing::warn!(%error, "inotify is not available: removed files are noticed within {} s", CHECK.as_secs());
         }
         let directories = Self { paths, events: events.ok() };
         directories.watch();
         directories
     }
 
-    /// Returns when a file may have gone: look whether all is there.
+    /// Returns when a file may have been removed: check whether all of them exist.
     pub async fn changed(&mut self) {
-        let Some(events) = &mut self.events else { return sleep(LOOK).await };
+        let Some(events) = &mut self.events else { return sleep(CHECK).await };
         let removal = async {
-            // Own files are written under another name first: that this name goes is no loss.
+            // The plugin writes its own files under another name first, so the removal of that name means nothing.
             while let Some(Ok(event)) = events.next().await {
                 if event.name.is_none_or(|name| !name.as_encoded_bytes().ends_with(b".tmp")) {
                     return;
                 }
             }
         };
-        if timeout(LOOK, removal).await.is_ok() {
+        if timeout(CHECK, removal).await.is_ok() {
             sleep(SETTLE).await;
         }
-        // A directory that was made anew is another one to inotify; one that is the same stays watched.
+
+        // To inotify a recreated directory is another one. A directory that is the same stays watched.
         self.watch();
     }
 
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_is_made_anew_is_watched_again() {
+    async fn a_recreated_directory_is_watched_again() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("cdi");
         fs::create_dir(&dir).unwrap();
@@ -82,7 +83,7 @@ mod tests {
         fs::remove_dir(&dir).unwrap();
         fs::create_dir(&dir).unwrap();
         timeout(Duration::from_secs(2), directories.changed()).await.unwrap();
-        // What the removal itself still has to tell.
+        // Events of the removal itself may still come.
         while timeout(Duration::from_millis(200), directories.changed()).await.is_ok() {}
         fs::write(dir.join("a"), "").unwrap();
         fs::remove_file(dir.join("a")).unwrap();

@@ -1,8 +1,9 @@
-//! Two instances on one node, as in a rolling update: who owns the state. IO: two lock files in the state directory.
+//! Which of two instances on a node owns the state, as in a rolling update. IO: two lock files in the state directory.
 //!
-//! The active instance holds `leader.lock`. A starting one takes `next.lock` and waits for `leader.lock`; the active one
-//! looks every now and then whether `next.lock` is taken, and if so steps down. A passive instance takes `leader.lock`
-//! back when nobody holds it: its successor has died. The kernel lets go of a dead process's locks.
+//! The active instance holds `leader.lock`. A starting instance takes `next.lock` and waits for `leader.lock`. The active
+//! one checks regularly whether `next.lock` is taken, and if it is, steps down. An instance that stepped down takes
+//! `leader.lock` back once it is free and no other instance is starting: its successor has died. The kernel releases the
+//! locks of a dead process.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,14 +15,14 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-/// How often an active instance looks for a successor, and a passive one for a dead leader.
-const LOOK: Duration = Duration::from_millis(200);
-/// How often a starting instance tries for a lock.
-const TRY: Duration = Duration::from_millis(50);
+/// How often an active instance checks for a successor, and a passive one for a dead leader.
+const CHECK: Duration = Duration::from_millis(200);
+/// How often a starting instance tries to take a lock.
+const RETRY: Duration = Duration::from_millis(50);
 
-/// The lock files cannot be used.
+/// A lock file cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot lock {path}: {source}; the state directory must be a local one of the host, and writable")]
+#[error("cannot lock {path}: {source}; the state directory must be writable and on a local file system of the host")]
 pub struct LockError {
     path: PathBuf,
     source: io::Error,
@@ -34,52 +35,51 @@ pub struct Handover {
     next: PathBuf,
 }
 
-/// Held while this instance is the active one; dropped, another may be.
+/// Held while this instance is the active one. Once it is dropped, another instance may become active.
 #[derive(Debug)]
 pub struct Leadership {
     lock: File,
 }
 
 impl Handover {
-    /// The locks in `state_dir`, which is made if it is not there.
+    /// The locks in `state_dir`, which is created if it does not exist.
     pub fn within(state_dir: &Path) -> Result<Self, LockError> {
         fs::create_dir_all(state_dir).map_err(|source| LockError { path: state_dir.to_owned(), source })?;
         Ok(Self { leader: state_dir.join("leader.lock"), next: state_dir.join("next.lock") })
     }
 
-    /// Becomes active as a starting instance: the one that is active now steps down.
+    /// Becomes active as a starting instance, once the one that is active now has stepped down.
     pub async fn take_over(&self) -> Result<Leadership, LockError> {
-        let _next = wait_for(&self.next, TRY).await?;
-        Ok(Leadership { lock: wait_for(&self.leader, TRY).await? })
+        let _next = wait_for(&self.next, RETRY).await?;
+        Ok(Leadership { lock: wait_for(&self.leader, RETRY).await? })
     }
 
-    /// Returns when another instance waits to become active, or may be active already: who removed the lock file has made
-    /// room for one.
+    /// Returns when another instance waits to become active, or may be active already because the lock file was removed.
     pub async fn challenged(&self, leadership: &Leadership) {
         let mut problem = None;
         while is_at(&leadership.lock, &self.leader) {
             match try_lock(&self.next) {
                 Ok(None) => return,
                 Ok(Some(_)) => problem = None,
-                // That no file can be opened now is no reason to stop serving.
+                // A file that cannot be opened now is not a reason to stop serving.
                 Err(error) => {
                     let error = error.to_string();
                     if problem.as_ref() != Some(&error) {
-                        tracing::warn!("{error}; looking again");
+                        tracing::warn!("{error}; retrying");
                     }
                     problem = Some(error);
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK).await;
         }
-        tracing::warn!(path = %self.leader.display(), "the lock file was removed");
+        tracing::warn!(path = %self.leader.display(), "the lock file was removed: stepping down, as another instance may be active");
     }
 
-    /// Becomes active again after having stepped down, when the successor is dead and no other waits.
+    /// Becomes active again after having stepped down, once the successor is dead and no other instance is starting.
     pub async fn come_back(&self) -> Result<Leadership, LockError> {
         loop {
-            tokio::time::sleep(LOOK).await;
-            // The leader's lock first: a look at the other while somebody leads would pass for a challenge.
+            tokio::time::sleep(CHECK).await;
+            // The leader's lock comes first. Taking the other one while an instance leads would challenge that instance.
             let Some(lock) = try_lock(&self.leader)? else { continue };
             if try_lock(&self.next)?.is_some() {
                 return Ok(Leadership { lock });
@@ -120,10 +120,9 @@ fn try_lock(path: &Path) -> Result<Option<File>, LockError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use tokio::time::timeout;
+    use tokio::{task::JoinHandle, time::timeout};
 
-    const SOON: Duration = Duration::from_secs(5);
+    use super::*;
 
     fn handover() -> (tempfile::TempDir, Handover) {
         let dir = tempfile::tempdir().unwrap();
@@ -131,65 +130,79 @@ mod tests {
         (dir, handover)
     }
 
-    #[tokio::test]
-    async fn an_instance_alone_is_active_at_once_and_not_challenged() {
-        let (_dir, handover) = handover();
-        let leading = timeout(Duration::from_millis(20), handover.take_over()).await.unwrap().unwrap();
-        assert!(timeout(2 * LOOK, handover.challenged(&leading)).await.is_err());
+    /// An instance that starts. It becomes active when it can.
+    fn start(handover: &Handover) -> JoinHandle<Leadership> {
+        let handover = handover.clone();
+        tokio::spawn(async move { handover.take_over().await.unwrap() })
     }
 
-    #[tokio::test]
+    /// Whether an instance that stepped down becomes active within a time in which it checks often.
+    async fn comes_back(handover: &Handover) -> Option<Leadership> {
+        timeout(10 * CHECK, handover.come_back()).await.ok().map(Result::unwrap)
+    }
+
+    async fn is_challenged(handover: &Handover, leadership: &Leadership) -> bool {
+        timeout(10 * CHECK, handover.challenged(leadership)).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_alone_is_active_at_once_and_not_challenged() {
+        let (_dir, handover) = handover();
+        let leading = timeout(RETRY / 2, handover.take_over()).await.unwrap().unwrap();
+        assert!(!is_challenged(&handover, &leading).await);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_starting_instance_takes_over_and_when_it_dies_the_old_one_comes_back() {
         let (_dir, handover) = handover();
         let old = handover.take_over().await.unwrap();
-        let successor = tokio::spawn({
-            let handover = handover.clone();
-            async move { handover.take_over().await.unwrap() }
-        });
-        timeout(SOON, handover.challenged(&old)).await.unwrap();
+        let successor = start(&handover);
+        assert!(is_challenged(&handover, &old).await);
         assert!(!successor.is_finished(), "two are active");
         drop(old);
-        let new = timeout(SOON, successor).await.unwrap().unwrap();
-        assert!(timeout(2 * LOOK, handover.come_back()).await.is_err(), "two are active");
-        assert!(timeout(2 * LOOK, handover.challenged(&new)).await.is_err(), "a passive instance challenges");
+        let new = successor.await.unwrap();
+        assert!(comes_back(&handover).await.is_none(), "two are active");
+        assert!(!is_challenged(&handover, &new).await, "an instance that stepped down challenges");
         drop(new);
-        timeout(SOON, handover.come_back()).await.unwrap().unwrap();
+        assert!(comes_back(&handover).await.is_some());
     }
 
-    #[tokio::test]
-    async fn one_whose_lock_file_was_removed_steps_down_for_another_may_lead() {
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_whose_lock_file_was_removed_steps_down_because_another_may_lead() {
         let (dir, handover) = handover();
         let old = handover.take_over().await.unwrap();
         fs::remove_dir_all(dir.path()).unwrap();
-        timeout(SOON, handover.challenged(&old)).await.unwrap();
+        assert!(is_challenged(&handover, &old).await);
     }
 
-    #[tokio::test]
-    async fn one_that_cannot_look_for_others_goes_on() {
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_whose_lock_file_was_replaced_steps_down() {
+        let (_dir, handover) = handover();
+        let old = handover.take_over().await.unwrap();
+        // It exists beside the old one first, so that it cannot have the same inode.
+        let new = handover.leader.with_extension("new");
+        fs::write(&new, "").unwrap();
+        fs::rename(new, &handover.leader).unwrap();
+        assert!(is_challenged(&handover, &old).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_that_cannot_check_for_others_goes_on() {
         let (_dir, handover) = handover();
         let leading = handover.take_over().await.unwrap();
-        // Nobody can open it for writing, not even root.
+        // A directory cannot be opened for writing, not even by root.
         fs::remove_file(&handover.next).unwrap();
         fs::create_dir(&handover.next).unwrap();
-        assert!(timeout(2 * LOOK, handover.challenged(&leading)).await.is_err());
+        assert!(!is_challenged(&handover, &leading).await);
     }
 
-    #[tokio::test]
-    async fn one_that_starts_goes_before_one_that_stepped_down() {
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_that_stepped_down_gives_way_to_one_that_starts() {
         let (_dir, handover) = handover();
-        let leading = handover.take_over().await.unwrap();
-        let starting = tokio::spawn({
-            let handover = handover.clone();
-            async move { handover.take_over().await.unwrap() }
-        });
-        timeout(SOON, handover.challenged(&leading)).await.unwrap();
-        let passive = tokio::spawn({
-            let handover = handover.clone();
-            async move { handover.come_back().await.unwrap() }
-        });
-        drop(leading);
-        let _new = timeout(SOON, starting).await.unwrap().unwrap();
-        assert!(!passive.is_finished());
-        passive.abort();
+        let starting = try_lock(&handover.next).unwrap().expect("no instance starts");
+        assert!(comes_back(&handover).await.is_none(), "no instance leads, but one starts");
+        assert!(try_lock(&handover.leader).unwrap().is_some(), "the starting instance finds the lock free");
+        drop(starting);
+        assert!(comes_back(&handover).await.is_some(), "it has died");
     }
 }

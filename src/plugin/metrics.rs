@@ -1,4 +1,4 @@
-//! What the node plugin counts and times. Pure. No object's name is a label: names come and go, series stay.
+//! What the node plugin counts and times. Pure. No label is an object's name: names come and go, but series stay.
 
 use std::{fmt, time::Duration};
 
@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-/// What the kubelet asked for.
+/// What the kubelet called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Call {
     /// `NodePrepareResources`.
@@ -39,7 +39,7 @@ pub struct PluginMetrics {
     prepared: Gauge,
     /// Writes of ResourceSlices.
     pub slice_writes: Counter,
-    /// Failed requests about ResourceSlices.
+    /// Failed requests for ResourceSlices.
     pub slice_errors: Counter,
     /// Connections to NRI after the first.
     pub nri_reconnects: Gauge,
@@ -50,7 +50,7 @@ pub struct PluginMetrics {
 }
 
 impl PluginMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             durations: Family::new_with_constructor(|| {
@@ -64,7 +64,7 @@ impl PluginMetrics {
             nri_connected: Gauge::default(),
             active: Gauge::default(),
         };
-        // From the start, so that an alert sees the first one as a change.
+        // The series exist from the start, so that an alert sees the first error as a change.
         for call in [Call::Prepare, Call::Unprepare] {
             drop(metrics.durations.get_or_create(&CallLabel { call }));
             drop(metrics.errors.get_or_create(&CallLabel { call }));
@@ -86,7 +86,7 @@ impl PluginMetrics {
         metrics
     }
 
-    /// Notes a call's end for one claim.
+    /// Notes that a call has ended for one claim.
     pub fn ended(&self, call: Call, took: Duration, well: bool, prepared: usize) {
         self.durations.get_or_create(&CallLabel { call }).observe(took.as_secs_f64());
         if !well {

@@ -188,6 +188,7 @@ impl NodePlugin {
             tracing::info!("another instance takes over; standing by");
             active.send_replace(false);
             nri.send_replace(NriStatus::default());
+            self.metrics.nri_connected.set(0);
             self.metrics.active.set(0);
 
             // Only now may the other become active.
@@ -244,6 +245,7 @@ impl NodePlugin {
             self.metrics.nri_reconnects.set(i64::try_from(nri.reconnects).unwrap_or(i64::MAX));
             let problem = || nri.problem.clone().unwrap_or_else(|| "not yet".to_owned());
             self.readiness.set(Part::Nri, nri.connected.then_some(()).ok_or_else(problem));
+            self.readiness.note(Part::Nri, nri.problem.clone().filter(|_| nri.connected));
         };
         tokio::select! {
             never = nri::run(settings, Arc::clone(claims) as Arc<dyn Grants>, self.driver.attachment(), nri.clone()) => never,

@@ -1,4 +1,4 @@
-//! Whether the node plugin does its work, part by part, over HTTP: `/healthz`, `/readyz`, `/metrics`. IO: a TCP port.
+//! Whether each part of the node plugin works, over HTTP: `/healthz`, `/readyz`, `/metrics`. IO: a TCP port.
 
 use std::{
     collections::BTreeMap,
@@ -15,26 +15,27 @@ use tokio::time::sleep;
 
 use crate::http::{self, ServeError, metrics};
 
-/// For so long nobody is told of what is not well: at a start one part after the other becomes so.
+/// How often to log what keeps the plugin from being ready. Not sooner: at a start one part becomes ready after the other.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What must be well for the node plugin to be ready.
+/// A part that must work for the node plugin to be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// This instance owns the node's state, or has handed it over and stands by: a DaemonSet's controller deletes an old
-    /// pod that is not ready as soon as there is a new one, however the new one fares (`podsShouldBeOnNode`, 1.37).
+    /// This instance owns the node's state, or has handed it over and stands by. An instance that stands by counts as
+    /// ready: the DaemonSet controller deletes an old pod that is not ready as soon as there is a new one, even if the new
+    /// one never becomes ready (`podsShouldBeOnNode`, 1.37).
     Active,
     /// The checkpoint can be read.
     Checkpoint,
-    /// The CDI files are there.
+    /// The CDI files exist.
     Cdi,
-    /// The ResourceSlices are as they should be.
+    /// The ResourceSlices are published.
     Slices,
-    /// The DRA service is where the kubelet looks for it.
+    /// The DRA socket is where the kubelet expects it.
     Service,
-    /// The kubelet knows the plugin.
+    /// The kubelet has registered the plugin.
     Registration,
-    /// The connection to NRI stands.
+    /// NRI is connected.
     Nri,
 }
 
@@ -52,34 +53,45 @@ impl fmt::Display for Part {
     }
 }
 
-/// The state of each part that matters to this plugin.
+/// The state of each part that this plugin needs.
 #[derive(Debug)]
 pub struct Readiness {
     parts: Mutex<BTreeMap<Part, Result<(), String>>>,
+    /// What is wrong with parts that work all the same.
+    notes: Mutex<BTreeMap<Part, String>>,
 }
 
 impl Readiness {
-    /// None of these parts is well yet.
+    /// The plugin needs these parts, and none of them works yet.
     pub fn of(parts: &[Part]) -> Self {
         let waiting = parts.iter().map(|part| (*part, Err("not yet".to_owned()))).collect();
-        Self { parts: Mutex::new(waiting) }
+        Self { parts: Mutex::new(waiting), notes: Mutex::default() }
     }
 
-    /// Notes that a part is well, or what is wrong with it. A part that does not matter here is not noted.
+    /// Notes that a part works, or why not. A part that this plugin does not need is ignored.
     pub fn set(&self, part: Part, state: Result<(), String>) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = parts.get_mut(&part)
             && *known != state
         {
             match &state {
-                Ok(()) => tracing::info!(%part, "well"),
-                Err(problem) => tracing::warn!(%part, problem, "not well"),
+                Ok(()) => tracing::info!(%part, "ready"),
+                Err(problem) => tracing::warn!(%part, problem, "not ready"),
             }
             *known = state;
         }
     }
 
-    /// Notes what a part that has not been well yet waits for.
+    /// Notes what is wrong with a part that works all the same; `None` if nothing is.
+    pub fn note(&self, part: Part, note: Option<String>) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        match note {
+            Some(note) => notes.insert(part, note),
+            None => notes.remove(&part),
+        };
+    }
+
+    /// Notes what a part that does not work yet waits for.
     pub fn waits(&self, part: Part, what: String) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(state @ Err(_)) = parts.get_mut(&part) {
@@ -87,7 +99,7 @@ impl Readiness {
         }
     }
 
-    /// Says in the log what keeps it from being ready, once each time that it is something else.
+    /// Logs what keeps the plugin from being ready, whenever that has changed.
     pub async fn complain(&self) -> Infallible {
         let mut said = String::new();
         loop {
@@ -106,17 +118,19 @@ impl Readiness {
         problems.collect::<Vec<_>>().join("; ")
     }
 
-    /// Whether every part is well.
+    /// Whether every part works.
     pub fn is_ready(&self) -> bool {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).values().all(Result::is_ok)
     }
 
-    /// A line a part, with what is wrong.
+    /// One line per part, with what is wrong.
     pub fn report(&self) -> String {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = |(part, state): (&Part, &Result<(), String>)| match state {
-            Ok(()) => format!("[+] {part}: ok\n"),
-            Err(problem) => format!("[-] {part}: {problem}\n"),
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = |(part, state): (&Part, &Result<(), String>)| match (state, notes.get(part)) {
+            (Ok(()), None) => format!("[+] {part}: ok\n"),
+            (Ok(()), Some(note)) => format!("[+] {part}: ok, but {note}\n"),
+            (Err(problem), _) => format!("[-] {part}: {problem}\n"),
         };
         parts.iter().map(line).collect()
     }
@@ -148,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_is_only_who_has_every_part_and_the_report_says_which_is_missing() {
+    fn the_plugin_is_ready_only_with_every_part_and_the_report_says_which_is_missing() {
         let readiness = Readiness::of(&[Part::Active, Part::Slices]);
         assert!(!readiness.is_ready());
         readiness.set(Part::Active, Ok(()));
@@ -160,7 +174,19 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_does_not_matter_here_does_not_keep_it_from_being_ready() {
+    fn a_note_is_in_the_report_and_does_not_keep_the_plugin_from_being_ready() {
+        let readiness = Readiness::of(&[Part::Nri]);
+        readiness.note(Part::Nri, Some("1 container cannot be moved".to_owned()));
+        assert_eq!(readiness.report(), "[-] nri: not yet\n");
+        readiness.set(Part::Nri, Ok(()));
+        assert!(readiness.is_ready());
+        assert_eq!(readiness.report(), "[+] nri: ok, but 1 container cannot be moved\n");
+        readiness.note(Part::Nri, None);
+        assert_eq!(readiness.report(), "[+] nri: ok\n");
+    }
+
+    #[test]
+    fn a_part_that_is_not_needed_does_not_keep_the_plugin_from_being_ready() {
         let readiness = Readiness::of(&[Part::Slices]);
         readiness.set(Part::Slices, Ok(()));
         readiness.set(Part::Nri, Err("no socket".to_owned()));
@@ -168,10 +194,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_waited_for_is_told_until_it_is_there() {
+    fn what_a_part_waits_for_is_reported_until_it_works() {
         let readiness = Readiness::of(&[Part::Active, Part::Registration]);
         readiness.set(Part::Active, Ok(()));
-        readiness.waits(Part::Active, "somebody".to_owned());
+        readiness.waits(Part::Active, "another instance".to_owned());
         readiness.waits(Part::Registration, "the kubelet".to_owned());
         assert_eq!(readiness.problems(), "registration: the kubelet");
         readiness.set(Part::Registration, Ok(()));
@@ -187,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readyz_says_which_part_is_missing_and_healthz_only_that_it_runs() {
+    async fn readyz_says_which_part_is_missing_and_healthz_only_that_the_process_serves() {
         let readiness = Arc::new(Readiness::of(&[Part::Registration]));
         let router = router(Arc::clone(&readiness), Arc::new(Registry::default()));
         assert_eq!(get(&router, "/healthz").await.0, StatusCode::OK);

@@ -321,6 +321,32 @@ async fn without_a_connection_to_nri_nothing_is_prepared_and_readiness_says_why(
 }
 
 #[tokio::test]
+async fn an_instance_that_is_active_again_prepares_nothing_before_nri_is_connected_again() {
+    let machine = Machine::new();
+    let claim = machine.allocate("a", &["core-0-1"], &json!([]));
+    let socket = machine.root.path().join("nri.sock");
+    let runtime = FakeRuntime::listen(&socket);
+    let start =
+        |uid| machine.start_with(NodeSettings { nri_socket: Some(socket.clone()), ..machine.settings(Some(uid)) });
+    let old = start("old");
+    let mut first = runtime.plugin().await;
+    first.synchronize(vec![], vec![], false).await;
+    let kubelet = old.ready().await;
+    let new = start("new");
+    let mut second = runtime.plugin().await;
+    second.synchronize(vec![], vec![], false).await;
+    new.ready().await;
+    new.kill().await;
+
+    // The old instance is active again once it connects. The runtime has not let it in yet.
+    let mut third = runtime.plugin().await;
+    let mut preparing = tokio::spawn(async move { kubelet.prepare_one(&claim).await });
+    assert!(timeout(Duration::from_millis(300), &mut preparing).await.is_err(), "the container would start unpinned");
+    third.synchronize(vec![], vec![], false).await;
+    preparing.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn what_the_last_claim_gives_back_the_others_have_before_the_plugin_ends() {
     let machine = Machine::new();
     let claim = machine.allocate("a", &["core-0-1"], &json!([]));
