@@ -1,7 +1,7 @@
 //! Records what a container runtime and an NRI plugin say to each other, for `tests/fixtures/nri`.
 //!
-//! `cargo run --example record_nri -- /var/run/nri/nri.sock /run/relay.sock DIRECTORY` stands between the runtime's socket
-//! and a plugin that is told to connect to the other, for one connection, and writes what each side sent into a file.
+//! `cargo run --example record_nri -- /var/run/nri/nri.sock /run/relay.sock DIRECTORY` relays one connection between the
+//! runtime's socket and a plugin that connects to the relay's socket, and writes what each side sent into a file.
 
 use std::{
     fs::File,
@@ -25,7 +25,7 @@ fn main() -> anyhow::Result<()> {
     let (from_runtime, to_plugin) = (runtime.try_clone()?, plugin.try_clone()?);
     let answers = thread::spawn(move || relay_all(from_runtime, to_plugin, recorded.0));
     relay_all(plugin, runtime, recorded.1)?;
-    answers.join().map_err(|_| anyhow::anyhow!("the thread that relays the runtime's bytes died"))??;
+    answers.join().map_err(|_| anyhow::anyhow!("the thread that relays the runtime's answers died"))??;
     std::fs::remove_file(relay)?;
     Ok(())
 }

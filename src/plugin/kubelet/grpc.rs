@@ -29,16 +29,16 @@ pub mod registration {
     tonic::include_proto!("pluginregistration");
 }
 
-/// What the kubelet is told it can call, in order of preference: it takes the first that it knows. Since 1.34 it knows v1.
+/// The versions that the kubelet can call, in order of preference. It takes the first that it knows; since 1.34 that is v1.
 const VERSIONS: [&str; 1] = ["v1.DRAPlugin"];
 
-/// Answers who this plugin is, and learns whether the kubelet took it.
+/// Tells the kubelet who this plugin is, and learns whether it was registered.
 pub struct RegistrationService {
     /// The driver's name.
     pub driver: String,
     /// The DRA socket.
     pub endpoint: String,
-    /// Told what the kubelet says.
+    /// Where the kubelet's answer is noted.
     pub readiness: Arc<Readiness>,
 }
 
@@ -65,23 +65,23 @@ impl registration::registration_server::Registration for RegistrationService {
             tracing::info!("registered with the kubelet");
             self.readiness.set(Part::Registration, Ok(()));
         } else {
-            tracing::error!(error = status.error, "the kubelet refused the registration");
+            tracing::error!(error = status.error, "the kubelet rejected the registration");
             self.readiness
-                .set(Part::Registration, Err(format!("the kubelet refused the registration: {}", status.error)));
+                .set(Part::Registration, Err(format!("the kubelet rejected the registration: {}", status.error)));
         }
         Ok(Response::new(registration::RegistrationStatusResponse {}))
     }
 }
 
-/// Prepares and unprepares, each claim in a task of its own: the kubelet hanging up does not stop one halfway, and one
-/// that fails does not fail the others.
+/// Prepares and unprepares claims, each in a task of its own: a claim is not left halfway if the kubelet closes the
+/// connection, and one that fails does not fail the others.
 #[derive(Clone)]
 pub struct DraService {
     /// The claims.
     pub claims: Arc<Claims>,
     /// Reads what is allocated to them.
     pub reader: Arc<ClaimReader>,
-    /// What is going on; waited for at the end.
+    /// The calls in flight, which are waited for at the end.
     pub calls: TaskTracker,
     /// Counts and times.
     pub metrics: PluginMetrics,
@@ -122,7 +122,7 @@ impl DraService {
         answers
     }
 
-    /// One answer a device, by the base names of requests.
+    /// One answer per device, with the base name of its request.
     fn devices(claims: &Claims, claim: &PreparedClaim) -> Vec<dra::Device> {
         let of_request = |request: &PreparedRequest| {
             // The request's one CDI device comes with its first device.

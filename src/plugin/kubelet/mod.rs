@@ -1,7 +1,7 @@
 //! Serves the kubelet, on a thread of its own. IO: the sockets, the API server.
 //!
-//! Its calls wait for the disk: a Prepare is answered when the checkpoint is synced. On their own thread they may block
-//! for that, and NRI, which has two seconds for an answer, is not held up by a slow disk.
+//! The kubelet's calls wait for the disk: Prepare is answered once the checkpoint is synced. On a thread of their own they
+//! may block for that without holding up NRI, which must be answered within two seconds.
 
 pub mod grpc;
 pub mod serving;
@@ -32,7 +32,7 @@ use self::{
     sockets::SocketPaths,
 };
 
-/// Makes a client for the thread that calls it: a client's connections live on the thread that opened them.
+/// Creates a client for the calling thread: a client's connections live on the thread that opened them.
 pub type Connect = Arc<dyn Fn() -> Result<Client, kube::Error> + Send + Sync>;
 
 /// The kubelet cannot be served.
@@ -42,14 +42,14 @@ pub enum KubeletError {
     #[error("cannot start the thread that serves the kubelet: {0}")]
     Thread(#[from] io::Error),
     /// No client.
-    #[error("cannot make a client of the API server: {0}")]
+    #[error("cannot create a client for the API server: {0}")]
     Client(#[from] kube::Error),
-    /// The thread is gone.
+    /// The thread died.
     #[error("the thread that serves the kubelet died")]
     Died,
 }
 
-/// What is served, and to whom it tells.
+/// What is served, and where its state is noted.
 pub struct KubeletSide {
     /// The driver's name.
     pub driver: String,
@@ -59,13 +59,13 @@ pub struct KubeletSide {
     pub claims: Arc<Claims>,
     /// Reaches the API server.
     pub connect: Connect,
-    /// Told whether the kubelet knows the plugin.
+    /// Where it is noted whether the kubelet has registered the plugin.
     pub readiness: Arc<Readiness>,
-    /// Told of every call.
+    /// Counts every call.
     pub metrics: PluginMetrics,
 }
 
-/// The thread; dropped, it ends, whatever it does.
+/// The thread. It ends when this is dropped, even with calls in flight.
 pub struct KubeletThread {
     ended: oneshot::Receiver<Result<(), KubeletError>>,
     _kill: DropGuard,
@@ -85,7 +85,8 @@ impl KubeletThread {
                     () = killed.cancelled() => Ok(()),
                 }
             });
-            // Sockets go with the runtime's tasks, before the end is told. Who dropped the receiver does not ask.
+            // The sockets are removed with the runtime's tasks, before the end is reported. If the receiver was dropped, no
+            // one waits for it.
             drop(runtime);
             end.send(done).ok();
         };
@@ -93,7 +94,7 @@ impl KubeletThread {
         Ok(Self { ended, _kill: kill.drop_guard() })
     }
 
-    /// Returns when it has ended: told to stop, and every call in flight answered.
+    /// Returns when the thread has ended, after it was asked to stop and has answered every call in flight.
     pub async fn ended(&mut self) -> Result<(), KubeletError> {
         (&mut self.ended).await.unwrap_or(Err(KubeletError::Died))
     }
@@ -104,7 +105,7 @@ impl KubeletSide {
     async fn serve(self, mut conditions: Conditions) -> Result<(), KubeletError> {
         let reader = Arc::new(ClaimReader::new((self.connect)()?));
         tokio::select! {
-            // No sender is an end as well.
+            // If the sender is gone, the process ends as well.
             _ = conditions.active.wait_for(|active| *active) => {}
             () = conditions.stop.cancelled() => return Ok(()),
         }
@@ -117,16 +118,18 @@ impl KubeletSide {
         };
         let (dra, registration) = (DraPluginServer::new(dra), RegistrationServer::new(registration));
         let tell_service = |there| self.readiness.set(Part::Service, there);
-        // That it is there is not enough: the kubelet says when it has found it.
+        // A socket that exists is not enough: the kubelet says when it has found it.
         let directory = self.paths.registration.parent().unwrap_or(Path::new("/")).display().to_string();
-        let tell_registration = |there: Result<(), String>| match there {
+        let tell_registration = |there: Result<(), String>| {
+            match there {
             Ok(()) => self.readiness.waits(
                 Part::Registration,
                 format!(
-                    "the kubelet has not come to the socket in {directory}: is that in the kubelet's root directory?"
+                    "the kubelet has not connected to the socket in {directory}: check that this is in the kubelet's root directory"
                 ),
             ),
             lost @ Err(_) => self.readiness.set(Part::Registration, lost),
+        }
         };
         tokio::join!(
             keep_serving(self.paths.dra, Routes::new(dra), conditions.clone(), tell_service),

@@ -1,4 +1,4 @@
-//! Keeps a gRPC service where the kubelet looks for it. IO: a unix socket.
+//! Serves a gRPC service where the kubelet expects it, and recreates its socket if it is removed. IO: a unix socket.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,22 +9,22 @@ use tonic::{service::Routes, transport::Server};
 
 use crate::plugin::kubelet::sockets::OwnSocket;
 
-/// Between attempts to listen.
+/// The pause between attempts to listen.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What a served socket goes by.
+/// When to check a served socket, recreate it, and stop.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// Changes when it is time to look whether the socket is there.
+    /// Changes when it is time to check that the socket exists.
     pub look: watch::Receiver<u64>,
-    /// Whether this instance is the one that the kubelet should find: only then is a lost socket made anew.
+    /// Whether this instance is the one that the kubelet should find. Only then is a removed socket recreated.
     pub active: watch::Receiver<bool>,
     /// Ends the serving.
     pub stop: CancellationToken,
 }
 
-/// Serves `routes` on `path` until told to stop, and then until the calls in flight have ended. A socket that somebody
-/// removed is made anew; calls on connections to the old one go on. `tell` learns whether the socket is there.
+/// Serves `routes` on `path` until it is stopped, and then until the calls in flight have ended. A socket that was removed
+/// is recreated; calls on connections to the old one go on. `tell` is called with whether the socket exists.
 pub async fn keep_serving(path: PathBuf, routes: Routes, conditions: Conditions, tell: impl Fn(Result<(), String>)) {
     let Conditions { look, active, stop } = conditions;
     let mut previous = None;
@@ -45,17 +45,17 @@ pub async fn keep_serving(path: PathBuf, routes: Routes, conditions: Conditions,
         tokio::select! {
             () = stop.cancelled() => {}
             () = removed(&socket, look.clone(), active.clone()) => {
-                tracing::warn!(socket = %path.display(), "the socket was removed; making it anew");
+                tracing::warn!(socket = %path.display(), "the socket was removed; recreating it");
                 tell(Err("the socket was removed from the kubelet's directory".to_owned()));
             }
         }
-        // First out of the kubelet's sight, then the end: nothing new comes in between.
+        // The socket is removed first, so that no new call comes before the end.
         drop(socket);
         ended.cancel();
         previous = Some(serving);
     }
     if let Some(serving) = previous {
-        // A panic in there would have ended the process.
+        // A panic in the task would have ended the process.
         serving.await.ok();
     }
 }
@@ -71,7 +71,7 @@ async fn serve(listener: UnixListener, routes: Routes, ended: CancellationToken)
 /// Returns when the socket is gone while this instance is the active one.
 async fn removed(socket: &OwnSocket, mut look: watch::Receiver<u64>, mut active: watch::Receiver<bool>) {
     while socket.is_there() || !*active.borrow() {
-        // A sender that is gone means that the process ends: the caller's other branch.
+        // If a sender is gone, the process ends, which is the caller's other branch.
         let changed = tokio::select! {
             changed = look.changed() => changed,
             changed = active.changed() => changed,

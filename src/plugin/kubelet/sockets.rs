@@ -1,5 +1,4 @@
-//! The plugin's unix sockets: their names, clearing what dead instances left, keeping them there. IO: two directories
-//! of the kubelet.
+//! The plugin's unix sockets: their names, and removing those that dead instances left. IO: two directories of the kubelet.
 
 use std::{
     fs, io,
@@ -11,10 +10,10 @@ use tokio::net::UnixListener;
 
 use crate::digest::short_sha256;
 
-/// Longest path of a unix socket: `sockaddr_un.sun_path` is 108 bytes with its closing zero (unix(7)).
+/// The longest path of a unix socket: `sockaddr_un.sun_path` is 108 bytes with its closing zero (unix(7)).
 const MAX_PATH: usize = 107;
 
-/// A socket could not be made.
+/// A socket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// It could not be listened on.
@@ -25,7 +24,7 @@ pub enum SocketError {
         /// Why.
         source: io::Error,
     },
-    /// There is no room for a name.
+    /// The directory leaves no room for a name.
     #[error(
         "directory {directory} is too long for a unix socket ({MAX_PATH} bytes with the file's name): use a shorter kubelet root directory"
     )]
@@ -38,7 +37,7 @@ pub enum SocketError {
 /// Where the two sockets of one instance are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketPaths {
-    /// The kubelet finds it in its registry directory and asks who is there.
+    /// The kubelet finds it in its registry directory and asks which plugin it is.
     pub registration: PathBuf,
     /// The DRA service.
     pub dra: PathBuf,
@@ -112,7 +111,7 @@ impl Drop for OwnSocket {
     }
 }
 
-/// Removes what instances of this driver that were killed have left: sockets of their naming that nobody listens on.
+/// Removes sockets that killed instances of this driver left: those with its names that no process listens on.
 pub fn remove_stale(paths: &SocketPaths, driver: &str) {
     let of_driver = |name: &str, stem: &str, tail: &str| {
         name.strip_prefix(stem)
@@ -130,7 +129,7 @@ pub fn remove_stale(paths: &SocketPaths, driver: &str) {
     }
 }
 
-/// Nobody accepts on it: the process that bound it is gone.
+/// Whether no process accepts connections on it, because the one that bound it is gone.
 fn is_dead(path: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
@@ -141,7 +140,7 @@ fn remove_if(path: &Path, condition: impl Fn(&Path) -> bool) {
         && condition(path)
         && let Err(error) = fs::remove_file(path)
     {
-        tracing::warn!(path = %path.display(), %error, "cannot remove an old socket");
+        tracing::warn!(path = %path.display(), %error, "cannot remove the socket of an earlier instance");
     }
 }
 

@@ -372,7 +372,7 @@ async fn a_kubelet_that_refuses_the_plugin_is_quoted_in_readiness() {
     running.ready().await;
     running.is_refused("plugin dra.cpu is not allowed").await;
     assert!(!running.readiness.is_ready());
-    assert!(running.readiness.report().contains("refused the registration: plugin dra.cpu is not allowed"));
+    assert!(running.readiness.report().contains("rejected the registration: plugin dra.cpu is not allowed"));
 }
 
 #[tokio::test]

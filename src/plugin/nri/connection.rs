@@ -15,18 +15,18 @@ use super::{
     ttrpc::{self, Failure, Incoming, TtrpcError},
 };
 
-/// How long the runtime may take to read what we write. It always reads, so a longer wait means that it hangs.
+/// How long the runtime may take to read a message. It always reads, so if it takes longer, it hangs.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much more is read at once; also what is kept of the buffers between messages.
+/// How many bytes are read at once, and roughly how large a buffer stays between messages.
 const READ: usize = 16 << 10;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// Nobody listens, or not for us.
+    /// The socket does not exist, or nothing listens on it.
     #[error(
-        "no connection to the runtime at {path}: {source}; NRI must be enabled in the runtime and its socket mounted here"
+        "cannot connect to the container runtime at {path}: {source}; NRI must be enabled in the runtime, and its socket mounted here"
     )]
     Connect {
         /// The socket.
@@ -34,19 +34,19 @@ pub enum ConnectionError {
         /// What the system says.
         source: io::Error,
     },
-    /// The runtime hung up: it stopped, or found this plugin too slow.
+    /// The runtime closed the connection: it stopped, or this plugin was too slow.
     #[error("the runtime closed the connection")]
     Closed,
     /// Reading or writing failed.
     #[error("the connection to the runtime broke: {0}")]
     Broken(#[from] io::Error),
-    /// The runtime does not read.
+    /// The runtime does not read what it is sent.
     #[error("the runtime did not read a message within {WRITE_TIMEOUT:?}")]
     WriteTimeout,
-    /// Not the multiplexing of NRI.
+    /// The bytes are not NRI's multiplexing.
     #[error(transparent)]
     Frame(#[from] OversizedFrame),
-    /// Not ttrpc.
+    /// The bytes are not ttrpc.
     #[error(transparent)]
     Message(#[from] TtrpcError),
 }
@@ -55,9 +55,9 @@ pub enum ConnectionError {
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: UnixStream,
-    /// What was read of frames that are not whole yet.
+    /// The bytes read of frames that are not complete yet.
     read: BytesMut,
-    /// What arrived on each of the inner connections, as far as it is no whole message yet.
+    /// The bytes that arrived on each of the inner connections and are not a complete message yet.
     plugin: BytesMut,
     runtime: BytesMut,
     next_stream: u32,
@@ -71,8 +71,8 @@ impl Connection {
         Ok(Self { socket, read: BytesMut::new(), plugin: BytesMut::new(), runtime: BytesMut::new(), next_stream: 1 })
     }
 
-    /// The next message. Nothing is lost when the future is dropped. Memory grows with what really arrived, never with
-    /// what a length announces, up to the limits of [`mux`] and [`ttrpc`].
+    /// The next message. Nothing is lost if the future is dropped. Memory grows with the bytes that arrived, not with the
+    /// lengths that were announced, up to the limits of [`mux`] and [`ttrpc`].
     pub async fn receive(&mut self) -> Result<Incoming, ConnectionError> {
         loop {
             for read in [&mut self.plugin, &mut self.runtime] {
@@ -96,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Calls the runtime; the answer has the stream that is returned.
+    /// Calls the runtime. Its answer comes with the stream that is returned.
     pub async fn call(&mut self, method: &str, request: &impl Message) -> Result<u32, ConnectionError> {
         let stream = self.next_stream;
         let message = ttrpc::call(stream, RUNTIME_SERVICE, method, request.encode_to_vec())?;
@@ -117,7 +117,7 @@ impl Connection {
     }
 }
 
-/// Gives back what a large message needed.
+/// Frees the memory that a large message needed.
 fn shrink(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.capacity() > 4 * READ {
         *buffer = BytesMut::new();

@@ -10,8 +10,8 @@ use crate::{
     drivers::Grant,
 };
 
-/// Where a container may run. An empty set says nothing: no change where it is asked for, what the pod has where it is
-/// told. (There is no way in NRI to say "everything": a container that is given back all CPUs gets them listed.)
+/// Where a container may run. In a request an empty set means no change; in a report it means what the pod has. NRI has
+/// no word for "everything": a container that gets all CPUs back gets them as a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cpuset {
@@ -29,7 +29,7 @@ impl Cpuset {
         Self { cpus, memory_nodes: CpuSet::new() }
     }
 
-    /// Whether nothing is said.
+    /// Whether both sets are empty.
     pub fn is_empty(&self) -> bool {
         self.cpus.is_empty() && self.memory_nodes.is_empty()
     }
@@ -40,7 +40,7 @@ impl Cpuset {
         lacks(&self.cpus, &wanted.cpus) || lacks(&self.memory_nodes, &wanted.memory_nodes)
     }
 
-    /// What a container that has `self` has after `change`. Most often that is `change`, and nothing is copied.
+    /// What a container that has `self` has after `change`. Usually that is `change`, and nothing is copied.
     pub(super) fn after<'a>(&self, change: Cow<'a, Self>) -> Cow<'a, Self> {
         let stays = |has: &CpuSet, change: &CpuSet| change.is_empty() && !has.is_empty();
         let cpus_stay = stays(&self.cpus, &change.cpus);
@@ -55,13 +55,13 @@ impl Cpuset {
         })
     }
 
-    /// What the runtime says of cpusets, or the list that nobody can read.
+    /// The cpuset in a message of the runtime. An error is a list that cannot be parsed.
     pub(super) fn of_resources(resources: Option<&LinuxResources>) -> Result<Self, CpuSetError> {
         let Some(cpu) = resources.and_then(|resources| resources.cpu.as_ref()) else { return Ok(Self::default()) };
         Ok(Self { cpus: cpu.cpus.parse()?, memory_nodes: cpu.mems.parse()? })
     }
 
-    /// What the runtime says a container has.
+    /// The cpuset that a container has, as the runtime reports it.
     pub(super) fn of_container(container: &Container) -> Result<Self, CpuSetError> {
         Self::of_resources(container.linux.as_ref().and_then(|linux| linux.resources.as_ref()))
     }

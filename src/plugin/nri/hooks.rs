@@ -1,4 +1,4 @@
-//! What the runtime is answered. Pure: prepared claims are looked up in memory.
+//! Answers the runtime's calls. Pure: prepared claims are looked up in memory.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -24,8 +24,8 @@ use crate::{
     plugin::grants::{ContainerIdentity, Grants},
 };
 
-/// What the runtime is asked to tell. The events after a creation and an update say when a container can be found by an
-/// update, and what it really has.
+/// The events that the plugin subscribes to. Those after a creation and an update say when the runtime can find a
+/// container to update it, and what the container really has.
 const EVENTS: [Event; 7] = [
     Event::CreateContainer,
     Event::PostCreateContainer,
@@ -39,24 +39,24 @@ const EVENTS: [Event; 7] = [
 /// The plugin as the runtime sees it, from one connection to its end.
 pub(super) struct Hooks {
     grants: Arc<dyn Grants>,
-    /// What was remembered of containers, for their synchronisation.
+    /// What an earlier run remembered of containers, for their synchronisation.
     remembered: HashMap<String, Remembered>,
     /// The driver's name.
     driver: String,
     /// The CPUs that are online; empty if that is not known.
     online: CpuSet,
     arriving: Option<Arriving>,
-    /// Whether the runtime is asked to tell of pod sandboxes too.
+    /// Whether to subscribe to the events of pod sandboxes too.
     pub follows_sandboxes: bool,
-    /// The pods of the last synchronisation, for whoever follows sandboxes.
+    /// The pods of the last synchronisation, for [`sandboxes`].
     pub pods: Vec<PodSandbox>,
-    /// All containers, once they were synchronised.
+    /// All containers, once they are synchronised.
     pub containers: Option<Containers>,
     /// What the runtime calls itself.
     pub runtime: String,
 }
 
-/// What arrived of a synchronisation in several requests. A container's pod may come later than the container.
+/// The parts of a synchronisation that have arrived. A container's pod may come later than the container.
 #[derive(Default)]
 struct Arriving {
     pods: HashMap<String, PodSandbox>,
@@ -158,14 +158,15 @@ impl Hooks {
                 None
             });
             let usage = self.usage(grant, &container);
-            let placement = Cpuset::of_container(&container)
-                .inspect_err(|error| tracing::warn!(container = container.id, "the runtime's cpuset: {error}"));
+            let placement = Cpuset::of_container(&container).inspect_err(|error| {
+                tracing::warn!(container = container.id, "cannot parse the cpuset of a container: {error}");
+            });
             Some(Observed { id: container.id, usage: usage?, placement: placement.unwrap_or_default() })
         });
         let containers = Containers::synchronize(observed, &self.remembered, self.share(), self.online.clone());
         self.containers = Some(containers);
         self.pods = arriving.pods.into_values().collect();
-        // Changes go out as calls of our own: the runtime would not tell if one in this answer failed.
+        // Changes are sent as calls of our own: the runtime would not report it if one in this answer failed.
         SynchronizeResponse::default()
     }
 
@@ -174,7 +175,7 @@ impl Hooks {
             return Err(Failure::new(Code::InvalidArgument, "CreateContainer without a container"));
         };
         let refused = |why: String| {
-            tracing::warn!("a container is not created: {why}");
+            tracing::warn!("refusing to create a container: {why}");
             Failure::new(Code::FailedPrecondition, why)
         };
         let grant = self.granted(request.pod.as_ref(), &container).map_err(refused)?;
@@ -193,14 +194,16 @@ impl Hooks {
         let would_have = match (&usage, Cpuset::of_container(&container)) {
             (_, Ok(placement)) => placement,
             (Use::Claim(_), Err(_)) => Cpuset::default(),
-            (_, Err(error)) => return Err(refused(format!("container {:?}: {error}", container.name))),
+            (_, Err(error)) => {
+                return Err(refused(format!("cannot parse the cpuset of container {:?}: {error}", container.name)));
+            }
         };
         let Some(containers) = &mut self.containers else {
             return Err(refused("CreateContainer came before Synchronize".to_owned()));
         };
         let has_claim = matches!(usage, Use::Claim(_));
         let change = containers.create(&container.id, usage, would_have);
-        // Others leave the CPUs of a claim before its container starts, at the latest.
+        // Others leave the CPUs of a claim before its container starts.
         let others = if has_claim { containers.outstanding(&container.id) } else { Vec::new() };
         Ok(CreateContainerResponse {
             adjust: adjustment(LinuxResources { cpu: change.and_then(|cpuset| cpuset.resources().cpu), ..limits }),
@@ -215,7 +218,7 @@ impl Hooks {
         let requested = match Cpuset::of_resources(request.linux_resources.as_ref()) {
             Ok(requested) => requested,
             Err(error) => {
-                tracing::warn!(container = container.id, "an update's cpuset: {error}");
+                tracing::warn!(container = container.id, "cannot parse the cpuset of an update: {error}");
                 return UpdateContainerResponse::default();
             }
         };

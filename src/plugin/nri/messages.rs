@@ -9,8 +9,8 @@ pub mod ttrpc {
     tonic::include_proto!("ttrpc");
 }
 
-/// What the plugin calls.
+/// The service that the plugin calls.
 pub const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
-/// What the runtime calls.
+/// The service that the runtime calls.
 pub const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";

@@ -4,9 +4,9 @@
 //! runtime calls the plugin, on the other the plugin calls the runtime.
 //!
 //! The runtime reads a connection through a buffer of 4096 bytes and fails on a frame that does not fit into what it
-//! asked for (NRI 0.12, ttrpc 1.2). It asks for one buffer at the beginning of a message and then for exactly the rest, so
-//! a message goes out as one frame of at most 4096 bytes and, if it is longer, a second one with all the rest. More
-//! frames would fit too, but 256 of them unread make the runtime hang up.
+//! asked for (NRI 0.12, ttrpc 1.2). It asks for one buffer at the beginning of a message and then for exactly the rest. So
+//! a message is sent as one frame of at most 4096 bytes and, if it is longer, a second one with the rest. More frames
+//! would be accepted too, but the runtime closes the connection if 256 of them are unread.
 
 use prost::bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -14,10 +14,10 @@ use super::ttrpc;
 
 const HEADER: usize = 8;
 
-/// The most a frame may hold: a whole message of ttrpc. NRI's own limit.
+/// The largest payload of a frame: a whole message of ttrpc. This is NRI's own limit.
 pub(super) const MAX_PAYLOAD: usize = ttrpc::HEADER + ttrpc::MAX_PAYLOAD;
 
-/// What the runtime reads at the beginning of a message.
+/// How many bytes the runtime reads at the beginning of a message.
 const FIRST_FRAME: usize = 4096;
 
 /// A connection inside the socket.
@@ -38,18 +38,18 @@ impl Lane {
     }
 }
 
-/// A frame that no runtime sends: the stream cannot be followed any further.
+/// A frame that no runtime sends. The rest of the stream cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a frame of {length} bytes on connection {connection}, of at most {MAX_PAYLOAD}: what is at the socket does not speak NRI"
+    "got a frame of {length} bytes on connection {connection}, but at most {MAX_PAYLOAD} are allowed: the process at the socket does not speak NRI"
 )]
 pub struct OversizedFrame {
     connection: u32,
     length: u32,
 }
 
-/// Takes the next whole frame off the front of what was read; `None` when it is not all there yet. Frames of
-/// connections that nobody opened are skipped, as NRI prescribes by doing so itself.
+/// Takes the next frame off the front of what was read; `None` if it is not complete yet. Frames of connections that were
+/// never opened are skipped, as NRI's own code does.
 pub(super) fn take_frame(read: &mut BytesMut) -> Result<Option<(Lane, Bytes)>, OversizedFrame> {
     loop {
         let Some((header, _)) = read.split_first_chunk::<HEADER>() else { return Ok(None) };
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_limit_is_refused_before_anything_is_read_for_it() {
+    fn a_length_beyond_the_limit_is_rejected_before_anything_is_read_for_it() {
         let refused = all_frames(b"\0\0\0\x01\x7f\0\0\0").unwrap_err();
         assert_eq!(refused, OversizedFrame { connection: 1, length: 0x7f00_0000 });
         assert!(refused.to_string().contains("does not speak NRI"), "{refused}");

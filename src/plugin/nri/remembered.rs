@@ -1,10 +1,10 @@
-//! Which containers are kept to less than they had, remembered over restarts of the plugin. IO: a file in the state
-//! directory.
+//! Remembers over restarts which containers are kept to fewer CPUs than they had. IO: a file in the state directory.
 //!
-//! Without it, nobody could tell a container that this plugin moved from one that was narrow before, and it would never
-//! be given back what it had. It is written before the runtime is asked for a change, and lost in a reboot without harm:
-//! the containers are lost too. A disk that hangs is not waited for: NRI has two seconds for an answer, and that a container
-//! is kept off claimed CPUs matters more than that it is given them back after a crash just then.
+//! Without the file, a restarted plugin could not distinguish a container that it moved from one that had few CPUs before,
+//! and would never give back what the container had. The file is written before the runtime is asked for a change. It may
+//! be lost in a reboot: the containers are lost too. The plugin does not wait for a disk that hangs: it must answer NRI
+//! within two seconds, and keeping a container off claimed CPUs matters more than giving them back after a crash at that
+//! very moment.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::replace::{Durability, replace};
 
 const VERSION: u32 = 1;
 
-/// How long a write is waited for.
+/// How long to wait for a write.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Default, Serialize, Deserialize)]
@@ -35,21 +35,21 @@ struct Content<K> {
 #[derive(Debug)]
 pub(super) struct RememberedFile {
     path: PathBuf,
-    /// What is in it, or soon will be, as far as known.
+    /// The content of the file, or what is being written to it, if that is known.
     content: Option<String>,
     writer: Option<Writer>,
 }
 
-/// The thread that writes. It ends with this.
+/// The thread that writes. It ends when this is dropped.
 #[derive(Debug)]
 struct Writer {
     contents: Sender<String>,
     results: Receiver<Written>,
-    /// Contents whose result has not come.
+    /// How many contents have no result yet.
     pending: usize,
 }
 
-/// How many of the contents were seen, of which the newest was written; and whether that went well.
+/// How many contents the thread took, of which it wrote the newest, and the result.
 #[derive(Debug)]
 struct Written {
     seen: usize,
@@ -61,7 +61,7 @@ impl RememberedFile {
         Self { path, content: None, writer: None }
     }
 
-    /// What was remembered: nothing, if that cannot be read, because it is only needed to give something back.
+    /// What was remembered; nothing if the file cannot be read, because it is only needed to give something back.
     pub fn load(&self) -> HashMap<String, Remembered> {
         let read = || -> io::Result<Content<HashMap<String, Remembered>>> {
             let content: Content<_> = serde_json::from_str(&fs::read_to_string(&self.path)?)?;
@@ -75,8 +75,8 @@ impl RememberedFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => HashMap::new(),
             Err(error) => {
                 tracing::warn!(
-                    "{} cannot be read ({error}): containers that were kept off claimed CPUs are not given them back \
-                     until they are restarted",
+                    "cannot read {}: {error}; containers that were kept off claimed CPUs do not get them back until they \
+                     are restarted",
                     self.path.display()
                 );
                 HashMap::new()
@@ -106,8 +106,8 @@ impl RememberedFile {
         if let Err(error) = written {
             self.content = None;
             tracing::warn!(
-                "{} cannot be written ({error}): after a restart of this plugin, containers may stay off CPUs that are \
-                 no longer claimed",
+                "cannot write {}: {error}; after a restart of this plugin, containers may stay off CPUs that are no \
+                 longer claimed",
                 self.path.display()
             );
         }
@@ -132,10 +132,11 @@ impl Writer {
         Ok(Self { contents, results, pending: 0 })
     }
 
-    /// Has the content written. While the disk hangs it returns before that, at once from the second time on.
+    /// Has the content written. If the disk hangs, it returns before that: after a while the first time, at once from then
+    /// on.
     fn write(&mut self, content: String) -> io::Result<()> {
         let hung = self.pending > 0;
-        let died = || io::Error::other("the thread that writes it died");
+        let died = || io::Error::other("the writing thread died");
         self.contents.send(content).map_err(|_| died())?;
         self.pending += 1;
         while self.pending > 0 {
@@ -146,7 +147,9 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if !hung {
-                        tracing::warn!("the state directory's disk takes longer than {PATIENCE:?} to write: going on");
+                        tracing::warn!(
+                            "writing to the state directory takes longer than {PATIENCE:?}; continuing without waiting for it"
+                        );
                     }
                     break;
                 }
@@ -191,10 +194,10 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_is_not_waited_for_and_has_the_newest_once_it_goes_on() {
+    fn a_disk_that_hangs_holds_up_nothing_and_gets_the_newest_content_once_it_works_again() {
         let directory = tempfile::tempdir().unwrap();
         let (path, disk) = (directory.path().join("nri.json"), directory.path().join("nri.json.tmp"));
-        // Opening a FIFO hangs until somebody reads from it.
+        // Opening a FIFO for writing hangs until it is opened for reading.
         rustix::fs::mknodat(rustix::fs::CWD, &disk, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         let (saved, has_saved) = channel();
         thread::spawn({
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_tried_again() {
+    fn a_write_that_failed_is_retried() {
         let directory = tempfile::tempdir().unwrap();
         let (path, blocker) = (directory.path().join("nri.json"), directory.path().join("nri.json.tmp"));
         fs::create_dir(&blocker).unwrap();
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_as_none() {
+    fn a_file_that_cannot_be_read_counts_as_empty() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nri.json");
         for content in [

@@ -1,5 +1,5 @@
-//! Keeping connected to the runtime, and asking it for what containers lack. IO: the runtime's socket, the state
-//! directory, and the host's lists of what is online.
+//! One connection to the runtime: answers its calls, and asks it to change containers. IO: the runtime's socket, the state
+//! directory, and which CPUs are online.
 
 use std::{convert::Infallible, future::pending, path::Path, sync::Arc, time::Duration};
 
@@ -26,10 +26,10 @@ use crate::{
     plugin::grants::{Grants, NriStatus},
 };
 
-/// The NRI version whose messages these are.
+/// The NRI version that the messages are written for.
 const NRI_VERSION: &str = "v0.12.3";
 
-/// Where in the row of plugins: late, so that what others change at a creation is seen.
+/// This plugin's place among the plugins: late, so that it sees what the others change at a creation.
 const PLUGIN_INDEX: &str = "90";
 
 /// From connecting to the end of Synchronize. The runtime lets plugins in one at a time, each with its own timeouts.
@@ -38,16 +38,16 @@ const SYNCHRONIZE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The runtime changes one container after the other (some 30 ms each), and nothing else of NRI meanwhile.
 const UPDATE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How many containers are changed in one call: few, because no container is created meanwhile.
+/// How many containers are changed in one call. Few, because the runtime creates no container in the meantime.
 const BATCH: usize = 16;
 
-/// How long containers wait for what is not claimed any more: the next claim often takes it again.
+/// How long containers wait to get back CPUs that are no longer claimed: the next claim often takes them again.
 const WIDEN_AFTER: Duration = Duration::from_secs(1);
 
-/// When a container that could not be changed is tried again.
+/// The pause before a container that could not be changed is retried.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Nothing is waited for but events.
+/// The timer while only events are waited for.
 const IDLE: Duration = Duration::from_hours(1);
 
 /// Why a session ended.
@@ -58,7 +58,7 @@ pub(super) enum SessionError {
     #[error("the runtime refused the plugin: {0}")]
     Refused(String),
     #[error(
-        "the runtime did not configure and synchronise the plugin within {SYNCHRONIZE_TIMEOUT:?}: containerd lets no plugin in while a container is being stopped, for as long as its pod's grace period"
+        "the runtime did not configure and synchronise the plugin within {SYNCHRONIZE_TIMEOUT:?}: containerd lets no plugin in while it stops a container, which may take as long as the pod's grace period"
     )]
     NotSynchronized,
     #[error("the runtime did not answer UpdateContainers within {UPDATE_TIMEOUT:?}")]
@@ -110,6 +110,8 @@ pub(super) async fn serve(
             session.ask(&mut connection).await?;
             session.report();
         }
+
+        // One timer: for the end of what must not take longer, or for the next thing to do.
         let (timer, expired) = match &session.in_flight {
             _ if !synchronized => (deadline, Some(SessionError::NotSynchronized)),
             Some(in_flight) => (in_flight.deadline, Some(SessionError::NotUpdated)),
@@ -118,6 +120,7 @@ pub(super) async fn serve(
                 (next.unwrap_or_else(|| Instant::now() + IDLE), None)
             }
         };
+
         tokio::select! {
             incoming = connection.receive() => match incoming? {
                 Incoming::Call { stream, service, method, payload } => {
@@ -160,19 +163,19 @@ struct Session<'a> {
     status: &'a watch::Sender<NriStatus>,
     remembered: &'a mut RememberedFile,
     hooks: Hooks,
-    /// Of a driver that attaches devices to pod sandboxes.
+    /// Only for a driver that attaches devices to pod sandboxes.
     sandboxes: Option<Sandboxes>,
     /// The number of the state of the claims that containers are being brought to.
     state: u64,
-    /// The call that the runtime has not answered yet. One at a time: changes that come meanwhile are made together.
+    /// The call that the runtime has not answered yet. There is one at a time: changes that come meanwhile are made together.
     in_flight: Option<InFlight>,
     retry_at: Option<Instant>,
-    /// When those are due that are only given more, if there are such.
+    /// When to change the containers that are only given more, if there are any.
     widen_at: Option<Instant>,
     last_failure: String,
     /// Whether nothing is left for containers without a claim.
     all_claimed: bool,
-    /// Containers that somebody else keeps on what is claimed.
+    /// How many containers without a claim something else keeps on claimed CPUs.
     overlapping: usize,
 }
 
@@ -192,7 +195,7 @@ impl Session<'_> {
         }
 
         if let "Synchronize" | "CreateContainer" = method {
-            // What was prepared for it may be newer than the last change that was seen.
+            // Its claim may have been prepared after the last change that was seen.
             self.refresh();
         }
         let answer = self.hooks.answer(service, method, payload);
@@ -214,18 +217,17 @@ impl Session<'_> {
     /// Takes over what is claimed now.
     fn refresh(&mut self) {
         let moves = self.hooks.refresh(online(&self.settings.host_root));
+
         let all_claimed = self.hooks.share().is_some_and(|share| share.is_empty());
         if all_claimed && !self.all_claimed {
             tracing::warn!(
-                "everything is claimed: containers without a claim run on all CPUs, those of claims too; keep some back \
-                 with reservedCPUs"
+                "every CPU is claimed: containers without a claim run on all CPUs, including the claimed ones; keep some \
+                 CPUs back with reservedCPUs"
             );
         }
         self.all_claimed = all_claimed;
-        if !moves {
-            return;
-        }
-        if let Some(containers) = &self.hooks.containers {
+
+        if let Some(containers) = self.hooks.containers.as_ref().filter(|_| moves) {
             self.remembered.save(containers);
         }
     }
@@ -233,12 +235,14 @@ impl Session<'_> {
     /// Asks the runtime for the next changes, unless it has not answered the last.
     async fn ask(&mut self, connection: &mut Connection) -> Result<(), ConnectionError> {
         let (Some(containers), None) = (&mut self.hooks.containers, &self.in_flight) else { return Ok(()) };
+
         let now = Instant::now();
         self.widen_at = containers.widens_later().then(|| self.widen_at.unwrap_or(now + WIDEN_AFTER));
         let changes = containers.next_changes(BATCH, self.widen_at.is_some_and(|widen_at| widen_at <= now));
         if changes.is_empty() {
             return Ok(());
         }
+
         let request = UpdateContainersRequest { update: changes.iter().map(|change| update(change, false)).collect() };
         let stream = connection.call("UpdateContainers", &request).await?;
         self.in_flight = Some(InFlight { stream, changes, deadline: Instant::now() + UPDATE_TIMEOUT });
@@ -257,7 +261,11 @@ impl Session<'_> {
             Err(failure) => {
                 if containers.fail(&changes) {
                     let id = changes.first().map_or("", |change| &change.id);
-                    tracing::warn!(container = id, "a container cannot be moved: {}", failure.message);
+                    tracing::warn!(
+                        container = id,
+                        "cannot move a container: {}; retrying in {RETRY:?}",
+                        failure.message
+                    );
                     self.last_failure = format!("container {id}: {}", failure.message);
                     self.retry_at = Some(Instant::now() + RETRY);
                 }
@@ -265,7 +273,7 @@ impl Session<'_> {
         }
     }
 
-    /// Tries again what failed, if it is time.
+    /// Retries what failed, if it is time.
     fn retry(&mut self) {
         let due = self.retry_at.take_if(|retry_at| *retry_at <= Instant::now());
         if let (Some(containers), Some(_)) = (&mut self.hooks.containers, due) {
@@ -273,31 +281,34 @@ impl Session<'_> {
         }
     }
 
-    /// Says how far it is.
+    /// Reports which state of the claims is applied, and what could not be applied.
     fn report(&mut self) {
         let Some(containers) = &self.hooks.containers else { return };
         let last = self.status.borrow().clone();
-        // What is being asked for may be what a container must not have any more.
+
+        // A call in flight may give a container something that it must not have any more.
         let settled = last.applied != self.state && self.in_flight.is_none() && containers.settled();
         if settled {
             self.remembered.save(containers);
             let overlapping = containers.overlapping();
             if overlapping > self.overlapping {
                 tracing::warn!(
-                    "{overlapping} containers without a claim were put on claimed CPUs by somebody else, or by a claim \
-                     that is not known any more, and are left there"
+                    "{overlapping} containers without a claim are on claimed CPUs, where another component or a forgotten \
+                     claim put them; leaving them there"
                 );
             }
             self.overlapping = overlapping;
         }
+
         let problem = match (containers.failed(), self.all_claimed, self.overlapping) {
             (0, false, 0) => None,
-            (0, true, _) => Some("everything is claimed: containers without a claim run on claimed CPUs".to_owned()),
-            (0, false, overlapping) => {
-                Some(format!("{overlapping} containers without a claim stay on claimed CPUs, where others put them"))
-            }
-            (failed, ..) => Some(format!("{failed} containers cannot be moved; the last: {}", self.last_failure)),
+            (0, true, _) => Some("every CPU is claimed: containers without a claim run on claimed CPUs".to_owned()),
+            (0, false, overlapping) => Some(format!(
+                "{overlapping} containers without a claim stay on claimed CPUs, where another component put them"
+            )),
+            (failed, ..) => Some(format!("{failed} containers cannot be moved; last error: {}", self.last_failure)),
         };
+
         let applied = if settled { self.state } else { last.applied };
         let now = NriStatus { connected: true, applied, problem, ..last };
         self.status.send_if_modified(|status| {
@@ -308,7 +319,7 @@ impl Session<'_> {
     }
 }
 
-/// What containers had before, from an earlier run.
+/// What an earlier run remembered of containers.
 fn remembered_before(settings: &Settings) -> std::collections::HashMap<String, super::containers::Remembered> {
     RememberedFile::new(settings.state_dir.join("nri.json")).load()
 }

@@ -13,7 +13,7 @@ use super::messages::ttrpc::{Request, Response, Status};
 /// The length of a message's header.
 pub(super) const HEADER: usize = 10;
 
-/// The most a message may hold besides its header, by ttrpc's specification.
+/// The largest payload of a message, by ttrpc's specification.
 pub(super) const MAX_PAYLOAD: usize = 4 << 20;
 
 const REQUEST: u8 = 1;
@@ -27,12 +27,12 @@ pub(super) enum Code {
     Unimplemented = 12,
 }
 
-/// A call that failed: what the other side is told, or told us.
+/// A call that failed: what one side answers to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     /// A gRPC status code.
     pub code: i32,
-    /// Why, for people.
+    /// Why, for users.
     pub message: String,
 }
 
@@ -42,7 +42,7 @@ impl Failure {
     }
 }
 
-/// What arrived.
+/// A message that arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Incoming {
     /// The other side calls.
@@ -51,17 +51,19 @@ pub(super) enum Incoming {
     Answer { stream: u32, result: Result<Bytes, Failure> },
 }
 
-/// Bytes that are no ttrpc, or a message too long to be sent.
+/// Bytes that are not ttrpc, or a message that is too long to send.
 #[derive(Debug, thiserror::Error)]
 pub enum TtrpcError {
     /// The header announces more than ttrpc allows.
-    #[error("a message of {0} bytes arrived, of at most {MAX_PAYLOAD}: what is at the socket does not speak ttrpc")]
+    #[error(
+        "got a message of {0} bytes, but at most {MAX_PAYLOAD} are allowed: the process at the socket does not speak ttrpc"
+    )]
     TooLongToRead(u32),
-    /// A message of ours does not fit.
-    #[error("a message of {0} bytes cannot be sent: ttrpc allows {MAX_PAYLOAD}")]
+    /// A message of this plugin is too long.
+    #[error("cannot send a message of {0} bytes: ttrpc allows {MAX_PAYLOAD}")]
     TooLongToSend(usize),
     /// The envelope cannot be decoded.
-    #[error("the {envelope} on stream {stream} cannot be decoded: {source}")]
+    #[error("cannot decode the {envelope} on stream {stream}: {source}")]
     Envelope {
         /// Which of the two.
         envelope: &'static str,
@@ -72,8 +74,8 @@ pub enum TtrpcError {
     },
 }
 
-/// Takes the next whole message off the front of what was read on a connection; `None` when it is not all there yet.
-/// Messages of other types belong to streaming calls, which NRI does not make, and are skipped.
+/// Takes the next message off the front of what was read on a connection; `None` if it is not complete yet. Messages of
+/// other types belong to streaming calls, which NRI does not make. They are skipped.
 pub(super) fn take_message(read: &mut BytesMut) -> Result<Option<Incoming>, TtrpcError> {
     loop {
         let Some((header, _)) = read.split_first_chunk::<HEADER>() else { return Ok(None) };
@@ -184,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_length_beyond_the_limit_is_refused_at_once() {
+    fn an_announced_length_beyond_the_limit_is_rejected_at_once() {
         let refused = all_messages(BytesMut::from(&b"\xff\xff\xff\xff\0\0\0\x01\x01\0"[..])).unwrap_err();
         assert!(refused.to_string().contains("does not speak ttrpc"), "{refused}");
     }
 
     #[test]
-    fn a_message_of_ours_beyond_the_limit_is_not_sent() {
+    fn a_message_beyond_the_limit_is_not_sent() {
         assert!(matches!(
             call(1, "service", "Method", vec![0; MAX_PAYLOAD]).unwrap_err(),
             TtrpcError::TooLongToSend(size) if size > MAX_PAYLOAD

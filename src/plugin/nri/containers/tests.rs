@@ -1,4 +1,4 @@
-//! What becomes of containers, story by story.
+//! What containers get, one story per test.
 
 use super::*;
 
@@ -71,7 +71,7 @@ fn others_are_kept_off_and_given_back_and_then_left_alone() {
     assert_eq!(settle(&mut containers), ["a 2-7"], "b is within the share already");
     assert_eq!(containers.overlapping(), 0);
     containers.keep_others_to(Some(cpus("4-7")), cpus("0-7"));
-    assert_eq!(settle(&mut containers), ["a 4-7"], "b was kept by somebody else to what is claimed now");
+    assert_eq!(settle(&mut containers), ["a 4-7"], "something else keeps b to what is claimed now");
     assert_eq!(containers.overlapping(), 1);
     containers.keep_others_to(None, cpus("0-7"));
     assert_eq!(settle(&mut containers), ["a 0-7"]);
@@ -81,7 +81,7 @@ fn others_are_kept_off_and_given_back_and_then_left_alone() {
 }
 
 #[test]
-fn what_somebody_else_narrowed_is_never_widened_and_is_given_back_as_it_was() {
+fn a_container_that_something_else_narrowed_is_never_widened_and_gets_back_what_it_had() {
     let mut containers = host(vec![free("a", "0-3")], Some("2-7"));
     assert_eq!(settle(&mut containers), ["a 2-3"]);
     containers.keep_others_to(None, cpus("0-7"));
@@ -89,7 +89,7 @@ fn what_somebody_else_narrowed_is_never_widened_and_is_given_back_as_it_was() {
 }
 
 #[test]
-fn to_give_back_can_wait_and_comes_to_nothing_when_the_next_claim_takes_the_same() {
+fn giving_back_can_wait_and_is_dropped_if_the_next_claim_takes_the_same_cpus() {
     let mut containers = host(vec![free("a", "")], Some("2-7"));
     settle(&mut containers);
     containers.keep_others_to(None, cpus("0-7"));
@@ -104,7 +104,7 @@ fn to_give_back_can_wait_and_comes_to_nothing_when_the_next_claim_takes_the_same
 }
 
 #[test]
-fn a_container_is_created_where_it_belongs() {
+fn a_container_is_created_on_the_cpus_it_should_have() {
     let mut containers = host(vec![], Some("2-7"));
     assert_eq!(containers.create("a", Use::Free, on("")), Some(on("2-7")));
     assert_eq!(containers.create("b", Use::Claim(on("0-1")), on("")), Some(on("0-1")));
@@ -124,7 +124,7 @@ fn a_container_is_not_updated_before_the_runtime_can_find_it() {
 }
 
 #[test]
-fn what_was_changed_while_a_container_started_is_changed_again_once_it_runs() {
+fn a_change_made_while_a_container_started_is_made_again_once_it_runs() {
     let mut containers = host(vec![claims("c", "0-1", ""), free("f", "")], Some("2-7"));
     assert_eq!(settle(&mut containers), ["c 0-1", "f 2-7"]);
     containers.started("c");
@@ -148,17 +148,17 @@ fn what_was_changed_while_a_container_started_is_changed_again_once_it_runs() {
 }
 
 #[test]
-fn an_update_by_somebody_else_does_not_move_a_claims_container() {
+fn an_update_by_another_component_does_not_move_a_claims_container() {
     let mut containers = host(vec![claims("a", "0-1", "0-1")], Some("2-7"));
     settle(&mut containers);
     assert_eq!(containers.update("a", on("2-7")), Some(on("0-1")));
     assert_eq!(containers.update("a", on("")), None, "an update of its memory limit, say");
     containers.observe("a", Some(on("5")));
-    assert_eq!(settle(&mut containers), ["a 0-1"], "whoever did that");
+    assert_eq!(settle(&mut containers), ["a 0-1"], "whatever did that");
 }
 
 #[test]
-fn an_update_by_somebody_else_is_what_another_container_is_given_back() {
+fn an_update_by_another_component_is_what_a_container_without_a_claim_gets_back() {
     let mut containers = host(vec![free("a", "")], Some("2-7"));
     settle(&mut containers);
     assert_eq!(containers.update("a", on("0-4")), Some(on("2-4")));
@@ -198,11 +198,11 @@ fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
     let mut after = Containers::synchronize(found(), &remembered(&before), None, cpus("0-7"));
     assert_eq!(settle(&mut after), ["a 0-7", "b 0-3"]);
     let mut forgetful = host(found(), None);
-    assert_eq!(settle(&mut forgetful), [""; 0], "what is not remembered belongs to somebody else");
+    assert_eq!(settle(&mut forgetful), [""; 0], "what is not remembered was placed by something else");
 }
 
 #[test]
-fn what_somebody_else_did_while_the_plugin_was_away_is_not_undone() {
+fn what_another_component_did_while_the_plugin_was_away_is_not_undone() {
     let mut before = host(vec![free("a", "")], Some("2-7"));
     settle(&mut before);
     let mut after = Containers::synchronize([free("a", "5")], &remembered(&before), None, cpus("0-7"));
@@ -224,7 +224,7 @@ fn a_change_is_remembered_before_the_runtime_is_asked_for_it() {
 }
 
 #[test]
-fn several_changes_that_fail_are_tried_one_by_one_and_the_culprit_later() {
+fn changes_that_fail_together_are_tried_one_by_one_and_the_culprit_later() {
     let mut containers = host(vec![free("a", ""), free("b", "")], Some("2-7"));
     let (both, _) = ask(&mut containers);
     assert_eq!(both.len(), 2);
@@ -248,7 +248,7 @@ fn several_changes_that_fail_are_tried_one_by_one_and_the_culprit_later() {
 }
 
 #[test]
-fn an_answer_to_an_overtaken_change_is_not_taken_for_the_last() {
+fn an_answer_to_an_overtaken_change_does_not_confirm_the_latest() {
     let mut containers = host(vec![free("a", "")], Some("2-7"));
     let (old, _) = ask(&mut containers);
     containers.keep_others_to(None, cpus("0-7"));
@@ -264,7 +264,7 @@ fn an_answer_to_an_overtaken_change_is_not_taken_for_the_last() {
 }
 
 #[test]
-fn with_nothing_left_others_run_everywhere() {
+fn if_no_cpu_is_left_others_run_anywhere() {
     let mut containers = host(vec![free("a", ""), free("b", "")], Some("4-7"));
     settle(&mut containers);
     containers.keep_others_to(Some(cpus("")), cpus("0-7"));

@@ -169,7 +169,7 @@ impl Node {
 }
 
 #[tokio::test]
-async fn with_no_claims_nothing_is_asked_for() {
+async fn without_claims_the_runtime_is_asked_for_nothing() {
     let mut node = Node::start(&[], None);
     let mut plugin = node.connect(&[("a", "", ""), ("b", "", "2-3")]).await;
     assert_eq!(plugin.create(pod("pod", "default"), container("c", "pod", "", "")).await, Ok((String::new(), vec![])));
@@ -204,7 +204,7 @@ async fn a_claim_that_is_prepared_just_before_its_container_is_created_is_known(
     let mut plugin = node.connect(&[]).await;
     *node.grants.state() = ([("x".to_owned(), grant("3"))].into(), Some(grant("0-2,4-7")));
     let created = plugin.create(pod("pod", "default"), container("b", "pod", "TOKEN=x", "")).await;
-    assert_eq!(created, Ok(("3".into(), vec![])), "though no change was announced");
+    assert_eq!(created, Ok(("3".into(), vec![])), "although no change was announced");
 }
 
 #[tokio::test]
@@ -217,7 +217,7 @@ async fn a_container_with_an_unknown_token_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_mark_that_is_worth_nothing_and_came_while_the_plugin_was_away_earns_nothing() {
+async fn an_invalid_mark_that_came_while_the_plugin_was_away_gives_a_container_nothing() {
     let mut node = Node::start(&[("x", "0-1"), ("nothing", "")], Some("2-7"));
     let mut plugin =
         node.connect(&[("a", "TOKEN=forged", ""), ("b", "TOKEN=nothing", "1-2"), ("c", "TOKEN=x", "0-1")]).await;
@@ -227,11 +227,11 @@ async fn a_mark_that_is_worth_nothing_and_came_while_the_plugin_was_away_earns_n
     node.grants.set(&[], None);
     let mut changes = plugin.makes().await;
     changes.sort();
-    assert_eq!(changes, ["a 0-7", "b 1-2"], "as any other");
+    assert_eq!(changes, ["a 0-7", "b 1-2"], "like any other");
 }
 
 #[tokio::test]
-async fn cpus_that_went_offline_are_nobodys_share() {
+async fn offline_cpus_are_not_shared_by_other_containers() {
     let mut node = Node::start(&[("x", "0-1"), ("y", "4")], Some("2-3,5-7"));
     let mut plugin = node.connect(&[("a", "", "")]).await;
     assert_eq!(plugin.makes().await, ["a 2-3,5-7"]);
@@ -259,7 +259,7 @@ async fn a_container_is_refused_while_what_its_claim_holds_cannot_be_used() {
 }
 
 #[tokio::test]
-async fn that_all_that_is_online_is_claimed_is_told_and_others_run_anywhere() {
+async fn others_run_anywhere_if_every_online_cpu_is_claimed_and_the_status_says_so() {
     let mut node = Node::start(&[("x", "0-5")], Some("6-7"));
     let mut plugin = node.connect(&[("a", "", "")]).await;
     assert_eq!(plugin.makes().await, ["a 6-7"]);
@@ -268,15 +268,15 @@ async fn that_all_that_is_online_is_claimed_is_told_and_others_run_anywhere() {
     assert_eq!(created, Ok((String::new(), vec![])));
     assert_eq!(plugin.makes().await, ["a 0-5"]);
     let problem = node.reports(|status| status.problem.is_some()).await.problem.unwrap();
-    assert!(problem.contains("everything is claimed"), "{problem}");
+    assert!(problem.contains("every CPU is claimed"), "{problem}");
 }
 
 #[tokio::test]
-async fn that_everything_was_claimed_already_is_told_too() {
+async fn the_status_says_that_every_cpu_was_claimed_already() {
     let mut node = Node::start(&[("x", "0-7")], Some(""));
     node.connect(&[("a", "", "")]).await;
     let problem = node.reports(|status| status.connected).await.problem.unwrap();
-    assert!(problem.contains("everything is claimed"), "{problem}");
+    assert!(problem.contains("every CPU is claimed"), "{problem}");
 }
 
 #[tokio::test]
@@ -338,7 +338,7 @@ async fn a_driver_of_memory_alone_leaves_cpus_and_other_containers_alone() {
 }
 
 #[tokio::test]
-async fn when_the_last_claim_goes_all_is_given_back_once() {
+async fn when_the_last_claim_goes_others_get_everything_back_once() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", ""), ("b", "TOKEN=x", "0-1")]).await;
     assert_eq!(plugin.makes().await, ["b 0-1", "a 2-7"]);
@@ -350,7 +350,7 @@ async fn when_the_last_claim_goes_all_is_given_back_once() {
 }
 
 #[tokio::test]
-async fn what_the_runtime_is_still_asked_for_is_not_taken_for_what_is_so() {
+async fn a_change_that_the_runtime_has_not_confirmed_does_not_count_as_applied() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", "")]).await;
     let (stream, asked) = plugin.asks().await;
@@ -359,14 +359,14 @@ async fn what_the_runtime_is_still_asked_for_is_not_taken_for_what_is_so() {
     for _ in 0..3 {
         plugin.asks_nothing().await;
     }
-    assert_ne!(node.status.borrow().applied, state, "who ends now leaves the container where it is put");
+    assert_ne!(node.status.borrow().applied, state, "a plugin that ends now leaves the container where it is put");
     plugin.reply(stream, Ok(Vec::new())).await;
     assert_eq!(plugin.makes().await, ["a 0-7"]);
     node.reports(|status| status.applied == state).await;
 }
 
 #[tokio::test]
-async fn a_claim_right_after_another_moves_nobody_to_and_fro() {
+async fn a_claim_right_after_another_does_not_move_containers_back_and_forth() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", "")]).await;
     assert_eq!(plugin.makes().await, ["a 2-7"]);
@@ -380,7 +380,7 @@ async fn a_claim_right_after_another_moves_nobody_to_and_fro() {
 }
 
 #[tokio::test]
-async fn somebody_elses_update_does_not_move_a_claims_container() {
+async fn an_update_by_another_component_does_not_move_a_claims_container() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("b", "TOKEN=x", "0-1")]).await;
     plugin.makes().await;
@@ -389,7 +389,7 @@ async fn somebody_elses_update_does_not_move_a_claims_container() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_restarts_is_found_again_and_its_containers_are_put_in_order() {
+async fn after_a_restart_of_the_runtime_the_plugin_reconnects_and_moves_its_containers() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", ""), ("b", "TOKEN=x", "0-1")]).await;
     plugin.makes().await;
@@ -420,7 +420,7 @@ async fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
 }
 
 #[tokio::test]
-async fn a_synchronisation_in_parts_is_understood_whatever_part_the_pod_is_in() {
+async fn a_synchronisation_in_parts_is_understood_in_whichever_part_the_pod_comes() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.runtime.plugin().await;
     let first = plugin.synchronize(vec![], vec![container("b", "pod", "TOKEN=x", "")], true).await;
@@ -433,7 +433,7 @@ async fn a_synchronisation_in_parts_is_understood_whatever_part_the_pod_is_in() 
 }
 
 #[tokio::test]
-async fn a_container_that_cannot_be_moved_is_reported_and_holds_up_nobody() {
+async fn a_container_that_cannot_be_moved_is_reported_and_holds_up_no_other() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", ""), ("b", "", "")]).await;
     let failure = || Err(Failure::new(Code::FailedPrecondition, "NRI update of some containers failed"));
@@ -452,7 +452,7 @@ async fn a_container_that_cannot_be_moved_is_reported_and_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn what_does_not_speak_nri_is_told_from_a_runtime_and_tried_again() {
+async fn a_process_that_does_not_speak_nri_is_reported_and_the_connection_retried() {
     let mut node = Node::start(&[], None);
     let mut stranger = node.runtime.accept().await;
     tokio::io::AsyncWriteExt::write_all(&mut stranger, b"HTTP/1.1 400 Bad Request\r\n").await.unwrap();
@@ -462,7 +462,7 @@ async fn what_does_not_speak_nri_is_told_from_a_runtime_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_missing_socket_says_which_and_what_to_do() {
+async fn a_missing_socket_is_named_with_what_to_do() {
     let mut node = Node::start(&[], None);
     std::fs::remove_file(node.directory.path().join("nri.sock")).unwrap();
     node.restart();
@@ -471,7 +471,7 @@ async fn a_missing_socket_says_which_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_refused_plugin_says_why() {
+async fn the_reason_is_reported_if_the_runtime_refuses_the_plugin() {
     let mut node = Node::start(&[], None);
     let socket = node.runtime.accept().await;
     let mut socket = socket;
