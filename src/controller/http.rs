@@ -10,11 +10,12 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use prometheus_client::registry::Registry;
+use tokio::time::Instant;
 
 use crate::http::{self, ServeError, metrics};
 
@@ -66,7 +67,7 @@ impl Health {
         self.phase.store(phase as u64, Ordering::Relaxed);
     }
 
-    fn healthz(&self, now: Instant) -> (StatusCode, String) {
+    pub(super) fn healthz(&self, now: Instant) -> (StatusCode, String) {
         let last = Duration::from_secs(self.last_beat.load(Ordering::Relaxed));
         let silence = now.duration_since(self.start).saturating_sub(last);
         if silence < SILENCE {
@@ -76,7 +77,7 @@ impl Health {
         }
     }
 
-    fn readyz(&self) -> (StatusCode, &'static str) {
+    pub(super) fn readyz(&self) -> (StatusCode, &'static str) {
         match self.phase.load(Ordering::Relaxed) {
             1 => (StatusCode::OK, "ok: another instance leads\n"),
             2 => (StatusCode::SERVICE_UNAVAILABLE, "filling the caches\n"),

@@ -125,7 +125,9 @@ impl Operator {
         // What stands in a config's way may go, or be edited, without an event of that config. The loop itself polls this, so
         // that the heartbeat stops when the loop does.
         let (seen, left) = (Arc::clone(&context), Arc::clone(&context));
-        let others = differing(self.heartbeat(), move || seen.generations()).inspect(move |()| left.forget());
+        // A config may also come and go between two beats, so forgetting does not wait for a difference.
+        let beats = self.heartbeat().inspect(move |()| left.forget());
+        let others = differing(beats, move || seen.generations());
         let controller = controller.reconcile_all_on(others);
 
         let configs = controller.store();

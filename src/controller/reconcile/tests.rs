@@ -100,6 +100,12 @@ impl Scene {
         reconcile_once(&guarded, &self.context, at(now)).await
     }
 
+    /// Reconciles with what the watches had brought before: they lag.
+    async fn reconcile_unseeing(&mut self, now: i64) -> Action {
+        let guarded: Guarded = serde_json::from_value(self.config()).unwrap();
+        reconcile_once(&guarded, &self.context, at(now)).await.unwrap()
+    }
+
     fn config(&self) -> Value {
         self.api.get(CONFIG).unwrap()
     }
@@ -634,4 +640,61 @@ async fn an_object_that_goes_while_it_is_reconciled_is_no_failure() {
     scene.api.fail(Method::PATCH, 404);
     scene.api.edit(CONFIG, |config| config["metadata"]["generation"] = json!(2));
     assert_eq!(scene.reconcile(20).await, Action::await_change());
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_watches_lag_what_was_written_is_known() {
+    let mut scene = Scene::with_config(&spec());
+    assert_eq!(scene.reconcile(0).await, after(5), "by then the watches have caught up, or it was deleted again");
+    scene.written();
+    scene.reconcile_unseeing(1).await;
+    assert_eq!(scene.written(), [""; 0]);
+    assert!(scene.context.pace.last() > Duration::ZERO, "the loop paces itself by what judging costs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_does_not_publish_in_time_is_unhealthy_from_then_on() {
+    let mut scene = Scene::with_config(&spec());
+    scene.reconcile(0).await;
+    scene.observe_daemon_set();
+    scene.api.put(POD, pod("n"));
+    assert_eq!(scene.reconcile(10).await, after(60));
+    assert_eq!(scene.condition("ResourcesHealthy"), "Unknown/Publishing");
+    scene.written();
+
+    assert_eq!(scene.reconcile(70).await, Action::await_change());
+    assert_eq!(
+        (scene.condition("ResourcesHealthy"), scene.condition("Ready")),
+        ("False/NodesUnhealthy".into(), "True/Serving".into())
+    );
+    assert!(scene.written().iter().any(|write| write.starts_with("Warning NodesUnhealthy: ")));
+    assert_eq!(scene.metric("dra_controller_nodes_unhealthy"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_that_a_finalizer_keeps_is_reported_and_recreated_once_it_is_gone() {
+    let mut scene = Scene::serving(&spec()).await;
+    let account = "/api/v1/namespaces/ns/serviceaccounts/cpu-node-plugin";
+    scene.api.edit(account, |object| object["metadata"]["finalizers"] = json!(["example.com/audit"]));
+    scene.api.delete(account);
+    scene.reconcile(20).await;
+    assert_eq!(scene.condition("Reconciling"), "True/Retrying");
+    assert!(scene.message("Reconciling").contains("example.com/audit"), "{}", scene.message("Reconciling"));
+    assert!(!scene.written().contains(&"PATCH cpu-node-plugin".into()));
+
+    scene.api.edit(account, |object| object["metadata"]["finalizers"] = json!([]));
+    scene.reconcile(30).await;
+    assert_eq!(scene.written()[0], "PATCH cpu-node-plugin");
+    assert_eq!(scene.condition("Ready"), "True/Serving");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_that_is_deleted_no_longer_gives_way() {
+    let mut scene = Scene::serving(&spec()).await;
+    let mut older = object(&json!({"driver": {"cpu": {}}, "driverName": "old.cpu"}));
+    older["metadata"] = json!({"name": "old", "uid": "o", "creationTimestamp": "1960-01-01T00:00:00Z"});
+    scene.configs.apply_watcher_event(&Event::Apply(serde_json::from_value(older).unwrap()));
+    scene.api.delete(CONFIG);
+    scene.reconcile(20).await;
+    assert_eq!((scene.condition("Reconciling"), scene.condition("Stalled")), ("True/Deleting".into(), String::new()));
 }

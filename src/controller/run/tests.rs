@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::*;
-use crate::fake_api::FakeApi;
+use crate::{
+    controller::build::{COMPONENT, CONFIG_LABEL},
+    fake_api::FakeApi,
+};
 
 const CONFIG: &str = "/apis/dra-operator.dev/v1alpha1/dradriverconfigs/cpu";
 const DAEMON_SET: &str = "/apis/apps/v1/namespaces/ns/daemonsets/cpu-node-plugin";
@@ -20,21 +23,23 @@ struct Running {
     stop: CancellationToken,
     ends: JoinHandle<Result<(), Error>>,
     registry: Registry,
+    health: Arc<Health>,
 }
 
 impl Running {
     fn start(api: &FakeApi, pod: Option<&str>) -> Self {
         let mut registry = Registry::default();
+        let health = Arc::new(Health::default());
         let operator = Operator {
             client: api.client(),
             settings: Settings { namespace: "ns".into(), image: "i".into(), ..Settings::default() },
             pod: pod.map(Into::into),
             metrics: Metrics::new(&mut registry),
-            health: Arc::default(),
+            health: Arc::clone(&health),
         };
         let stop = CancellationToken::new();
         let ends = tokio::spawn(operator.run(stop.clone()));
-        Self { api: api.clone(), stop, ends, registry }
+        Self { api: api.clone(), stop, ends, registry, health }
     }
 
     /// Waits for what the controller brings about by itself, as long as its slowest clock.
@@ -51,6 +56,11 @@ impl Running {
         let mut all = String::new();
         text::encode(&mut all, &self.registry).unwrap();
         all.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap()
+    }
+
+    /// What `/readyz` and `/healthz` say.
+    fn probes(&self) -> (&'static str, String) {
+        (self.health.readyz().1, self.health.healthz(tokio::time::Instant::now()).1)
     }
 
     async fn stopped(self) -> Result<(), Error> {
@@ -76,6 +86,7 @@ async fn a_config_is_served_when_it_comes_and_its_daemon_set_again_when_that_goe
     let api = FakeApi::default();
     let running = Running::start(&api, None);
     sleep(Duration::from_secs(1)).await;
+    assert_eq!(running.probes(), ("ok: leads\n", "ok\n".to_owned()));
     api.put(CONFIG, config());
     running.until("the DaemonSet is created", |api| api.get(DAEMON_SET).is_some()).await;
     running.until("the status is written", |api| reason(api).as_deref() == Some("RollingOut")).await;
@@ -84,7 +95,32 @@ async fn a_config_is_served_when_it_comes_and_its_daemon_set_again_when_that_goe
     let uid = api.get(DAEMON_SET).unwrap()["metadata"]["uid"].clone();
     api.delete(DAEMON_SET);
     running.until("another is created", |api| api.get(DAEMON_SET).is_some_and(|it| it["metadata"]["uid"] != uid)).await;
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(running.probes().1, "ok\n", "the loop turns while nothing happens");
     assert!(running.stopped().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_that_vanishes_is_no_longer_counted() {
+    let api = FakeApi::default();
+    api.put(CONFIG, config());
+    api.put("/api/v1/nodes/n", json!({"metadata": {"name": "n"}}));
+    api.put("/api/v1/namespaces/ns/pods/p", json!({
+        "metadata": {
+            "name": "p", "labels": {COMPONENT.0: COMPONENT.1, CONFIG_LABEL: "cpu"},
+            "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "cpu-node-plugin", "uid": "d", "controller": true},
+            ],
+        },
+        "spec": {"nodeName": "n", "containers": []}, "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }));
+    let running = Running::start(&api, None);
+    running.until("it is counted", |_| running.metric("dra_controller_nodes_ready") == 1).await;
+
+    // Without a finalizer no reconcile sees it go.
+    api.edit(CONFIG, |config| config["metadata"]["finalizers"] = json!([]));
+    api.delete(CONFIG);
+    running.until("it is not", |_| running.metric("dra_controller_nodes_ready") == 0).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,6 +146,7 @@ async fn a_cluster_without_the_api_is_reported_and_asked_again() {
     api.put(CONFIG, config());
     let running = Running::start(&api, None);
     running.until("it is reported", |api| reason(api).as_deref() == Some("DraApiMissing")).await;
+    assert_eq!(running.probes().0, "ok: leads\n", "caches that cannot fill are not waited for");
     api.serve_dra(true);
     running.until("it is served", |api| reason(api).as_deref() == Some("RollingOut")).await;
 }
@@ -148,7 +185,8 @@ async fn a_standby_does_nothing_and_can_be_stopped() {
         }),
     );
     let running = Running::start(&api, Some("me"));
-    sleep(Duration::from_mins(1)).await;
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(running.probes(), ("ok: another instance leads\n", "ok\n".to_owned()));
     assert!(api.get(DAEMON_SET).is_none() && api.get(LEASE).is_some());
     assert_eq!(running.metric("dra_controller_leader"), 0);
     assert!(running.stopped().await.is_ok());
