@@ -1,8 +1,8 @@
-//! Checks a document against the CRD without an API server: `render` refuses what `kubectl apply` would. Pure.
+//! Checks a document against the CRD without an API server: `render` rejects what `kubectl apply` would. Pure.
 //!
-//! The schema is the CRD's own, so the two cannot drift apart: types, unknown fields, required fields, enums, lengths and
-//! list keys are walked here, the rules are evaluated by kube-cel. The API server stays the judge. What it lets through
-//! and the controller then cannot read is a fault as well.
+//! The schema is the CRD's own, so the two cannot drift apart. Types, unknown fields, required fields, enums, lengths and
+//! list keys are checked here; kube-cel evaluates the rules. The API server has the last word. What it accepts and the
+//! controller then cannot read is a fault as well.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -24,7 +24,7 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The rules' messages begin with the field where the API server's own words would leave it open.
+        // The messages of the rules begin with the field themselves, because the API server does not always name it.
         if self.message.starts_with(&self.path) {
             f.write_str(&self.message)
         } else {
@@ -33,14 +33,14 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Every fault of `document`, a whole `DraDriverConfig`; empty when the API server would take it and the controller read
+/// Every fault of `document`, a whole `DraDriverConfig`; empty if the API server would accept it and the controller can read
 /// it.
 pub fn check(document: &Value) -> Vec<Fault> {
     parse(document).err().unwrap_or_default()
 }
 
-/// Reads `document`, or says everything that is wrong with it. The rules are evaluated once the shape is right, as the
-/// API server does.
+/// Reads `document`, or returns everything that is wrong with it. As in the API server, the rules are only evaluated once
+/// the types are right.
 pub fn parse(document: &Value) -> Result<DraDriverConfig, Vec<Fault>> {
     let schema = super::schema();
     let document = without_nulls(&schema, document);
@@ -62,7 +62,7 @@ pub fn parse(document: &Value) -> Result<DraDriverConfig, Vec<Fault>> {
     serde_json::from_value(document).map_err(|error| vec![Fault { path: String::new(), message: error.to_string() }])
 }
 
-/// Nothing in the schema is nullable, and the API server prunes nulls first; what the schema leaves open stays as it is.
+/// Nothing in the schema is nullable, and the API server prunes nulls first. What the schema leaves open is not changed.
 fn without_nulls(schema: &Value, value: &Value) -> Value {
     if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) {
         return value.clone();
@@ -87,7 +87,7 @@ fn without_nulls(schema: &Value, value: &Value) -> Value {
     }
 }
 
-/// The object's metadata are not in the schema.
+/// The object's metadata is not in the schema.
 fn metadata(document: &Value) -> Result<(), Fault> {
     let metadata = document.get("metadata").cloned().unwrap_or_else(|| Value::Object(Map::new()));
     let read: Result<ObjectMeta, _> = strict::read("metadata", metadata);
@@ -101,14 +101,14 @@ fn metadata(document: &Value) -> Result<(), Fault> {
 fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Vec<Fault>) {
     let mut fault = |message: String| faults.push(Fault { path: path.to_owned(), message });
     if let Some(expected) = mistyped(schema, value) {
-        fault(format!("must be {expected}, is {}", described(value)));
+        fault(format!("must be {expected}, not {}", described(value)));
         return;
     }
     if let Some(Value::Array(allowed)) = schema.get("enum")
         && !allowed.contains(value)
     {
         let allowed: Vec<_> = allowed.iter().filter_map(Value::as_str).collect();
-        fault(format!("{value} is not supported: write one of {}", allowed.join(", ")));
+        fault(format!("{value} is not supported: use one of {}", allowed.join(", ")));
     }
     let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
     let (length, longest, what) = match value {
@@ -120,7 +120,7 @@ fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Vec<Fault>) {
     if let Some(longest) = longest
         && u64::try_from(length).is_ok_and(|length| length > longest)
     {
-        fault(format!("has {length} {what}: at most {longest} are allowed"));
+        fault(format!("has {length} {what}, but at most {longest} are allowed"));
     }
     if limit("minLength").is_some_and(|shortest| shortest > 0) && value.as_str() == Some("") {
         fault("must not be empty".into());
@@ -150,7 +150,7 @@ fn walk_object(schema: &Value, map: &Map<String, Value>, path: &str, faults: &mu
     for (key, value) in map {
         match properties.get(key) {
             Some(schema) => walk(schema, value, &below(key), faults),
-            // The resource root: not in the schema, and the API server's own to check.
+            // Not in the schema: the API server checks these itself.
             None if path.is_empty() && ["apiVersion", "kind", "metadata"].contains(&key.as_str()) => {}
             None => faults.push(Fault { path: below(key), message: unknown(key, properties) }),
         }
@@ -173,7 +173,7 @@ fn walk_list(schema: &Value, items: &[Value], path: &str, faults: &mut Vec<Fault
     for (index, item) in items.iter().enumerate() {
         let values: Vec<_> = keys.iter().filter_map(|key| Some(item.get(key.as_str()?)?.to_string())).collect();
         if !seen.insert(values.clone()) {
-            let message = format!("{} is there twice: give each its own", values.join(", "));
+            let message = format!("{} is used twice: give each entry its own", values.join(", "));
             faults.push(Fault { path: format!("{path}[{index}]"), message });
         }
     }
@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// A good object, changed at one place; a null removes.
+    /// A valid object, changed in one place; null removes the field.
     fn faults(path: &str, value: Value) -> String {
         let mut document = json!({
             "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "metadata": {"name": "cpu"},
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_object_has_no_fault() {
+    fn a_valid_object_has_no_fault() {
         for class in [
             json!({"name": "b", "matchCapacity": [{"key": "dra.cpu/cpu", "operator": "Gte", "value": "2"}]}),
             json!({"name": "b", "matchAttributes": [{"key": "turboBoost", "operator": "In", "values": ["true"]}]}),
@@ -258,18 +258,18 @@ mod tests {
             ("/spec/nodeplugin", json!({}), "spec.nodeplugin: unknown field; did you mean nodePlugin?"),
             ("/spec/foo", json!(1), "spec.foo: unknown field; known fields: deletionPolicy, deviceClasses, driver,"),
             ("/spec/driver", json!(null), "spec.driver: is required"),
-            ("/spec/driver/cpu", json!(null), "takes exactly one kind, such as `cpu: {}`"),
-            ("/spec/driver/memory", json!({}), "takes exactly one kind"),
-            ("/spec/driver", json!({"network": {}}), "serves spec.driver.cpu only"),
-            ("/metadata/name", json!("a.b"), "use a DNS label"),
+            ("/spec/driver/cpu", json!(null), "must have exactly one kind, such as `cpu: {}`"),
+            ("/spec/driver/memory", json!({}), "must have exactly one kind"),
+            ("/spec/driver", json!({"network": {}}), "only serves spec.driver.cpu"),
+            ("/metadata/name", json!("a.b"), "must be a DNS label"),
             ("/metadata/name", json!(null), "metadata.name: is required"),
             ("/metadata/name", json!(5), "metadata: invalid type: integer"),
             ("/metadata/labels", json!({"a": 1}), "metadata: invalid type: integer"),
             ("/metadata/label", json!({}), "metadata.label: unknown field; did you mean labels?"),
             ("/spec/driverName", json!("DRA"), "must be a DNS subdomain"),
-            ("/spec/driver/cpu/granularity", json!("core"), "write one of Core, Thread"),
-            ("/spec/driver/cpu/reservedCPUs", json!("3-1"), "rising ranges, such as 0-1,8"),
-            ("/spec/driver/cpu/reservedCPUs", json!("0, 1"), "is no CPU list"),
+            ("/spec/driver/cpu/granularity", json!("core"), "use one of Core, Thread"),
+            ("/spec/driver/cpu/reservedCPUs", json!("3-1"), "ascending ranges without spaces, such as 0-1,8"),
+            ("/spec/driver/cpu/reservedCPUs", json!("0, 1"), "is not a CPU list"),
             ("/spec/driver/cpu/reservedCPUs", json!("0,65536"), "CPU numbers up to 9999"),
             ("/spec/nodePlugin/kubeletRootDir", json!("var/lib"), "must be an absolute path"),
             ("/spec/nodePlugin/cdiDir", json!("/var/../cdi"), "must be an absolute path"),
@@ -283,13 +283,13 @@ mod tests {
             (
                 "/spec/nodePlugin/cdiDir",
                 json!("/var/lib/kubelet/plugins_registry"),
-                "nodePlugin.cdiDir must not be in the kubelet's",
+                "nodePlugin.cdiDir must not be inside the kubelet's",
             ),
-            ("/spec/nodePlugin/cdiDir", json!("/var/lib"), "nodePlugin.cdiDir must not be in the kubelet's"),
+            ("/spec/nodePlugin/cdiDir", json!("/var/lib"), "nodePlugin.cdiDir must not be inside the kubelet's"),
             (
                 "/spec/nodePlugin",
                 json!({"kubeletRootDir": "/k", "nriSocket": "/k/plugins/dra.cpu/nri.sock"}),
-                "nodePlugin.nriSocket must not be in the kubelet's",
+                "nodePlugin.nriSocket must not be inside the kubelet's",
             ),
             (
                 "/spec/nodePlugin/affinity",
@@ -307,14 +307,14 @@ mod tests {
             (
                 "/spec/deviceClasses",
                 json!([{"name": "a", "preset": "Arm"}, {"name": "a", "preset": "Amd"}]),
-                "\"a\" is there twice",
+                "\"a\" is used twice",
             ),
             ("/spec/deviceClasses/0/extendedResourceName", json!("cpu"), "must be domain/name"),
-            ("/spec/deviceClasses/0/preset", json!("Fast"), "write one of HighPerformance"),
-            ("/spec/deviceClasses/0/matchAttributes/0/operator", json!("Equals"), "write one of In, NotIn"),
+            ("/spec/deviceClasses/0/preset", json!("Fast"), "use one of HighPerformance"),
+            ("/spec/deviceClasses/0/matchAttributes/0/operator", json!("Equals"), "use one of In, NotIn"),
             ("/spec/deviceClasses/0/matchAttributes/0/value", json!("many"), "compare numbers or versions"),
             ("/spec/deviceClasses/0/matchAttributes/0/value", json!(true), "must be an integer or a string"),
-            ("/spec/deviceClasses/0/matchAttributes/0/values", json!([1]), "take one `value`, and no `values`"),
+            ("/spec/deviceClasses/0/matchAttributes/0/values", json!([1]), "need a `value`, and no `values`"),
             ("/spec/deviceClasses/0/matchAttributes/0/key", json!("a b"), "such as cores or cpu.intel.com/family"),
         ] {
             let found = faults(path, value.clone());
@@ -322,7 +322,7 @@ mod tests {
             for line in found.lines() {
                 let (place, message) = line.split_once(' ').unwrap();
                 let place = place.trim_end_matches(':');
-                assert!(!message.contains(&format!("{place} ")), "the place is said twice: {line}");
+                assert!(!message.contains(&format!("{place} ")), "the place is named twice: {line}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Condition types and their reasons, and how a list of conditions goes over into the next. Pure.
+//! Condition types and their reasons, and how a list of conditions follows from the one before. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -6,11 +6,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 /// The condition types on a `DraDriverConfig`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionType {
-    /// Everything asked for is there and serves.
+    /// Everything asked for exists and serves.
     Ready,
-    /// Work towards it goes on; only present while true.
+    /// Work towards that is in progress; only present while true.
     Reconciling,
-    /// A person must mend something; only present while true.
+    /// A person must fix something; only present while true.
     Stalled,
     /// Every node that should publishes a complete pool of healthy devices.
     ResourcesHealthy,
@@ -31,14 +31,14 @@ impl ConditionType {
     }
 }
 
-/// Reasons of conditions and of the Events that tell of their changes.
+/// Reasons of conditions, and of the Events about their changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// Ready: every node that should runs the wanted plugin.
     Serving,
     /// Ready, ResourcesHealthy: no node is selected.
     NoNodes,
-    /// Reconciling: the API server could not be written to; it is tried again.
+    /// Reconciling: a write to the API server failed and is retried.
     Retrying,
     /// Reconciling: the plugin's pods are being started or replaced.
     RollingOut,
@@ -46,29 +46,29 @@ pub enum Reason {
     RolloutBlocked,
     /// Reconciling: the object is being deleted and waits for claims.
     WaitingForClaims,
-    /// Reconciling: the object is being deleted, and so is what was made for it.
+    /// Reconciling: the object and its children are being deleted.
     Deleting,
-    /// Stalled: the object cannot be read, though the API server took it.
+    /// Stalled: the API server accepted the object, but it cannot be parsed.
     InvalidObject,
     /// Stalled, PreflightPassed: the cluster has no Dynamic Resource Allocation.
     DraApiMissing,
-    /// Stalled: an older object's driver gives out the same devices on the same nodes.
+    /// Stalled: the driver of an older object serves the same devices on the same nodes.
     NodeSelectorOverlap,
-    /// Stalled: somebody else has an object of a name we want.
+    /// Stalled: an object with a name we need belongs to someone else.
     NameTaken,
     /// Stalled: the policy of a class cannot be turned into CEL.
     InvalidPolicy,
-    /// Stalled: the API server refuses a child.
+    /// Stalled: the API server rejects a child.
     Refused,
-    /// Stalled: the image's name is none.
+    /// Stalled: the image name is not a valid reference.
     InvalidImage,
     /// ResourcesHealthy: every node publishes a complete pool with devices.
     Healthy,
-    /// ResourcesHealthy: nodes have yet to publish, within the deadline.
+    /// ResourcesHealthy: some nodes have not published yet, but are within the deadline.
     Publishing,
     /// ResourcesHealthy: nodes are past the deadline.
     NodesUnhealthy,
-    /// PreflightPassed: all is there.
+    /// PreflightPassed: the cluster has everything.
     Passed,
 }
 
@@ -145,10 +145,10 @@ pub struct Stated {
     pub cause: Cause,
 }
 
-/// Longest message the Condition type admits (`maxLength` in k8s.io/apimachinery's type).
+/// Longest message that the Condition type allows (`maxLength` in k8s.io/apimachinery's type).
 const LONGEST_MESSAGE: usize = 32_768;
 
-/// The conditions that `stated` makes of `before`: the time of transition stays unless the status is another.
+/// The conditions that follow from `before` and `stated`: the time of transition only changes with the status.
 pub fn next(before: &[Condition], stated: Vec<Stated>, generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
     stated
         .into_iter()

@@ -11,22 +11,22 @@ use crate::cpuset::CpuSet;
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuSpec {
-    // A default that the API server writes down, so that `cpu` is never empty: server-side apply makes null of an object
-    // whose last field goes, and null is no object.
-    /// What one device is. `Core`: a physical core with all its hardware threads. `Thread`: one hardware thread, a CPU as the
-    /// kernel numbers them.
+    // A default that the API server writes into the object, so that `cpu` is never empty: when the last field of an object
+    // is removed, server-side apply turns the object into null, which the schema rejects.
+    /// What one device is. `Core`: a physical core with all its hardware threads. `Thread`: one hardware thread, which is a
+    /// CPU as the kernel numbers them.
     #[serde(default)]
     pub granularity: Granularity,
 
-    /// CPUs never given to a claim, as a kernel CPU list such as `0-1,8`. They stay with the system and with pods
-    /// without claims. Default: none.
+    /// CPUs that are never allocated to a claim, as a kernel CPU list such as `0-1,8`. They are left to the system and to
+    /// pods without claims. Default: none.
     #[serde(default, rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$') && self.split(',').all(r, !r.contains('-') || int(r.split('-')[0]) <= int(r.split('-')[1]))")
-        .message("spec.driver.cpu.reservedCPUs is no CPU list: write CPU numbers up to 9999 and rising ranges, such as 0-1,8, without spaces"))]
+        .message("spec.driver.cpu.reservedCPUs is not a CPU list: write CPU numbers up to 9999 and ascending ranges without spaces, such as 0-1,8"))]
     pub reserved_cpus: Option<String>,
 
-    /// How claimed CPUs become a container's. Default `NRI`.
+    /// How containers get the CPUs of their claims. Default `NRI`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinning: Option<Pinning>,
 }
@@ -41,11 +41,11 @@ pub enum Granularity {
     Thread,
 }
 
-/// How claimed CPUs become a container's. `NRI`, the default: through the container runtime, the claim's containers get
-/// exactly their CPUs, and others keep off. `None`: they are only named in the containers' environment.
+/// How containers get the CPUs of their claims. `NRI`, the default: the container runtime pins the claim's containers to
+/// exactly its CPUs and keeps all others off them. `None`: the CPUs are only named in the containers' environment.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Pinning {
-    /// Through the container runtime's NRI socket: the claim's containers get exactly their CPUs, all others keep off.
+    /// Through the container runtime's NRI socket: the claim's containers run on exactly its CPUs, all others keep off them.
     #[default]
     #[serde(rename = "NRI")]
     Nri,
@@ -58,9 +58,9 @@ pub enum Pinning {
 pub struct CpuSettings {
     /// What one device is.
     pub granularity: Granularity,
-    /// CPUs never given to a claim; empty for none.
+    /// CPUs that are never allocated to a claim; empty for none.
     pub reserved_cpus: CpuSet,
-    /// How claimed CPUs become a container's.
+    /// How containers get the CPUs of their claims.
     pub pinning: Pinning,
 }
 

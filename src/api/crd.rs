@@ -1,8 +1,8 @@
 //! The CustomResourceDefinition, as it is installed. Pure.
 //!
-//! Derived from the types, then put right where the derive cannot know better: nothing is nullable (a `cpu:` with
-//! nothing behind it is pruned by the API server, and the rule for the union says what to write), enums have no null
-//! among their values, and a fresh object's status says that nobody has looked at it yet.
+//! Derived from the types, then corrected where the derive cannot know better: nothing is nullable (the API server prunes a
+//! `cpu:` without a value, and the rule for the union says what to write), null is not among the values of enums, and the
+//! status of a new object says that the controller has not seen it yet.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::DraDriverConfig;
 
-/// Label of what belongs to the project, as on everything in the chart.
+/// Label of everything that belongs to the project, as in the chart.
 const LABELS: [(&str, &str); 1] = [("app.kubernetes.io/name", "dra-operator")];
 
 /// The CustomResourceDefinition of `DraDriverConfig`.
@@ -21,9 +21,9 @@ pub fn crd() -> CustomResourceDefinition {
         let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
             continue;
         };
-        // Both directions are between a JSON object and its own typed form; should either fail, the drift test says so.
+        // Converts a JSON object to its own typed form and back; should either fail, the drift test says so.
         let Ok(mut value) = serde_json::to_value(&*schema) else { continue };
-        put_right(&mut value);
+        correct(&mut value);
         if let Some(status) = value.pointer_mut("/properties/status").and_then(Value::as_object_mut) {
             status.insert("default".into(), json!({"observedGeneration": -1}));
         }
@@ -45,7 +45,7 @@ pub fn schema() -> Value {
         .unwrap_or_default()
 }
 
-fn put_right(schema: &mut Value) {
+fn correct(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
             if map.get("nullable").is_some_and(Value::is_boolean) {
@@ -55,12 +55,12 @@ fn put_right(schema: &mut Value) {
                 values.retain(|value| !value.is_null());
             }
             if map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
-                // Implied, and what is left of it after the derive says nothing.
+                // Implied, and empty after the derive.
                 map.remove("anyOf");
             }
-            map.values_mut().for_each(put_right);
+            map.values_mut().for_each(correct);
         }
-        Value::Array(items) => items.iter_mut().for_each(put_right),
+        Value::Array(items) => items.iter_mut().for_each(correct),
         _ => {}
     }
 }
@@ -70,15 +70,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fresh_object_is_not_taken_for_one_that_was_looked_at() {
+    fn a_new_object_is_told_from_one_that_the_controller_has_seen() {
         assert_eq!(schema().pointer("/properties/status/default/observedGeneration"), Some(&json!(-1)));
     }
 
-    /// Tools that compare with what is in git do not expect them. One must be: see [`CpuSpec::granularity`].
+    /// Tools that compare objects with git do not expect defaults. One is necessary: see [`CpuSpec::granularity`].
     ///
     /// [`CpuSpec::granularity`]: crate::api::CpuSpec::granularity
     #[test]
-    fn no_optional_field_of_the_spec_has_a_default_but_the_one_that_keeps_cpu_from_being_empty() {
+    fn no_optional_field_of_the_spec_has_a_default_except_the_one_that_keeps_cpu_from_being_empty() {
         fn walk(path: &str, value: &Value, found: &mut Vec<String>) {
             match value {
                 Value::Object(map) => {
@@ -98,8 +98,8 @@ mod tests {
         assert_eq!(found, ["/properties/driver/properties/cpu/properties/granularity"]);
     }
 
-    /// For `kubectl explain`, which shows neither a default that is not in the schema nor what a value means. Without a
-    /// default, the description is that of the enum's type, not the field's.
+    /// For `kubectl explain`, which shows neither the meaning of a value nor a default that is not in the schema. A field
+    /// without a default has the description of the enum's type, not its own.
     #[test]
     fn a_choice_says_its_values_and_which_is_the_default() {
         fn walk(path: &str, value: &Value, choices: &mut usize) {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_in_crds_is_what_the_types_say() {
+    fn the_file_in_crds_is_generated_from_the_types() {
         let file = include_str!("../../crds/dradriverconfigs.dra-operator.dev.yaml");
         let text = serde_saphyr::to_string(&crd()).unwrap();
         assert!(

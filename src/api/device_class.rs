@@ -1,4 +1,4 @@
-//! `spec.deviceClasses`: the policy from which DeviceClasses are made. Pure.
+//! `spec.deviceClasses`: the policies from which DeviceClasses are built. Pure.
 
 use k8s_openapi::api::resource::v1::DeviceClassConfiguration;
 use kube::KubeSchema;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::strict;
 
-/// One DeviceClass to make. A device is in the class when it fits the preset, every match and every selector.
+/// One DeviceClass to create. A device is in the class if it matches the preset, every match and every selector.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.preset) || (has(self.matchAttributes) && size(self.matchAttributes) > 0) || (has(self.matchCapacity) && size(self.matchCapacity) > 0) || (has(self.selectors) && size(self.selectors) > 0)")
     .message("a device class needs a preset, matchAttributes, matchCapacity or selectors: an empty policy would match every device of the driver"))]
 #[x_kube(validation = Rule::new("!has(self.matchAttributes) || self.matchAttributes.all(m, !has(m.value) || string(m.value).matches('^-?[0-9]+$') || isSemver(string(m.value)))")
-    .message("matchAttributes: Gt, Gte, Lt and Lte compare numbers or versions: write `value: 32` or `value: \"1.2.0\"`"))]
+    .message("in matchAttributes, Gt, Gte, Lt and Lte compare numbers or versions: write `value: 32` or `value: \"1.2.0\"`"))]
 #[x_kube(validation = Rule::new("!has(self.matchCapacity) || self.matchCapacity.all(m, (!has(m.value) || isQuantity(string(m.value))) && (!has(m.values) || m.values.all(v, isQuantity(string(v)))))")
     .message("matchCapacity compares quantities: write `value: 16Gi` or `value: 4`"))]
 pub struct DeviceClassPolicy {
@@ -23,27 +23,27 @@ pub struct DeviceClassPolicy {
         .message("the name of a device class must be a DNS subdomain (a-z, 0-9, '-', '.'), such as high-performance"))]
     pub name: String,
 
-    /// A ready-made policy to start from. A match on the same key replaces the preset's own.
+    /// A predefined policy to start from. A match on the same key replaces the one of the preset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
 
-    /// What attributes must be, in the shape of a node selector's matchExpressions; all must hold.
+    /// Conditions on attributes, like the matchExpressions of a node selector; all must be met.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub match_attributes: Vec<Match>,
 
-    /// What capacities must be; all must hold. Values are quantities.
+    /// Conditions on capacities; all must be met. Values are quantities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub match_capacity: Vec<Match>,
 
-    /// Raw CEL expressions over `device`, passed through as they are; all must hold. Guard each name:
-    /// `"cores" in device.attributes["dra.cpu"] && …`, else a device without it aborts the claim.
+    /// CEL expressions over `device`, copied unchanged; all must be true. Guard each name, as in
+    /// `"cores" in device.attributes["dra.cpu"] && …`: otherwise a device without it makes the claim fail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 10240)))]
     pub selectors: Vec<String>,
 
-    /// Lets pods ask for the class as an extended resource, such as `example.com/fast-cpu`.
+    /// Lets pods request the class as an extended resource, such as `example.com/fast-cpu`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$') && !self.startsWith('kubernetes.io/') && !self.contains('.kubernetes.io/')")
@@ -56,13 +56,14 @@ pub struct DeviceClassPolicy {
     pub config: Vec<DeviceClassConfiguration>,
 }
 
-/// A ready-made policy to start from; a match on the same key replaces the preset's own. `HighPerformance`: 32 cores and
-/// 256 GB or more. `GeneralPurpose`: every device that is not that. `Arm`, `Intel`, `Amd`: who made it. By default none.
+/// A predefined policy to start from; a match on the same key replaces the one of the preset. `HighPerformance`: machines
+/// with at least 32 cores and 256 GB of memory. `GeneralPurpose`: all others. `Arm`, `Intel`, `Amd`: CPUs of that
+/// architecture or vendor. There is no default.
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Preset {
     /// Large server machines: see the documentation for the thresholds.
     HighPerformance,
-    /// Any CPU of a machine that is not a high-performance one's equal; see the documentation.
+    /// All machines that are not `HighPerformance`; see the documentation.
     GeneralPurpose,
     /// 64-bit Arm.
     Arm,
@@ -76,25 +77,25 @@ pub enum Preset {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 && !has(self.value) : true")
-    .message("operators In and NotIn take a non-empty list `values`, and no `value`"))]
+    .message("operators In and NotIn need a non-empty list `values`, and no `value`"))]
 #[x_kube(validation = Rule::new("self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) && !has(self.value) : true")
     .message("operators Exists and DoesNotExist take neither `value` nor `values`"))]
 #[x_kube(validation = Rule::new("self.operator in ['Gt', 'Gte', 'Lt', 'Lte'] ? has(self.value) && !has(self.values) : true")
-    .message("operators Gt, Gte, Lt and Lte take one `value`, and no `values`"))]
+    .message("operators Gt, Gte, Lt and Lte need a `value`, and no `values`"))]
 pub struct Match {
-    /// Name of the attribute or capacity; `domain/name`, or a bare name, which is under the driver's own name.
+    /// Name of the attribute or capacity: `domain/name`, or a name alone, whose domain is then the driver's name.
     #[schemars(length(max = 96))]
     #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}$')")
-        .message("a key must be name or domain/name with a C identifier as name, such as cores or cpu.intel.com/family"))]
+        .message("a key must be a name or domain/name, where the name is a C identifier, such as cores or cpu.intel.com/family"))]
     pub key: String,
-    /// How the device's value is compared: `In`, `NotIn` with `values`; `Exists`, `DoesNotExist` with nothing; `Gt`, `Gte`,
-    /// `Lt`, `Lte` with `value`.
+    /// How the device's value is compared: `In` and `NotIn` with `values`; `Gt`, `Gte`, `Lt` and `Lte` with `value`; `Exists`
+    /// and `DoesNotExist` with neither.
     pub operator: MatchOperator,
-    /// What In and NotIn compare with.
+    /// The values for In and NotIn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub values: Option<Vec<Scalar>>,
-    /// What Gt, Gte, Lt and Lte compare with.
+    /// The value for Gt, Gte, Lt and Lte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Scalar>,
 }
@@ -104,11 +105,11 @@ pub struct Match {
 pub enum MatchOperator {
     /// Is one of `values`.
     In,
-    /// Is there, and is none of `values`.
+    /// Exists, and is none of `values`.
     NotIn,
-    /// Is there, whatever its value.
+    /// Exists, with any value.
     Exists,
-    /// Is not there.
+    /// Does not exist.
     DoesNotExist,
     /// Is greater than `value`.
     Gt,
@@ -120,7 +121,7 @@ pub enum MatchOperator {
     Lte,
 }
 
-/// A value as the admin writes it. The schema knows integers and strings (a structural schema has no other union); a
+/// A value as the admin writes it. The schema has integers and strings (a structural schema has no other union), so that a
 /// boolean is written `"true"` or `"false"`, as in a node selector.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "IntOrString", into = "IntOrString")]

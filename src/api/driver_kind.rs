@@ -10,10 +10,11 @@ pub enum DriverKind {
 }
 
 /// The CRD's message for a union with none or several members.
-pub(super) const EXACTLY_ONE: &str = "spec.driver takes exactly one kind, such as `cpu: {}`; for a driver of another kind create a second DraDriverConfig";
+pub(super) const EXACTLY_ONE: &str =
+    "spec.driver must have exactly one kind, such as `cpu: {}`: create a second DraDriverConfig for another kind";
 /// The CRD's message for a member that is reserved for a later release.
 pub(super) const SERVED: &str =
-    "this release serves spec.driver.cpu only: memory, network and external are reserved names";
+    "this release only serves spec.driver.cpu: memory, network and external are reserved for later";
 
 impl TryFrom<&DriverSpec> for DriverKind {
     type Error = Fault;

@@ -9,13 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::Fault;
 
 /// The CRD's message for a deadline of another form.
-const DEADLINE: &str = "spec.health.publishDeadline must be whole seconds or minutes above zero, such as 60s or 5m";
+const DEADLINE: &str =
+    "spec.health.publishDeadline must be a positive whole number of seconds or minutes, such as 60s or 5m";
 
-/// When a node counts as unhealthy, and what is done about it.
+/// When a node is unhealthy, and what is done about it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthSpec {
-    /// How long a node may take from having a plugin pod to a complete pool, in seconds as `60s` (or `5m`). Default 60s.
+    /// How long a node with a plugin pod may take to publish a complete pool, in seconds or minutes, such as `60s` or `5m`.
+    /// Default `60s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,4}[sm]$')")
@@ -27,10 +29,11 @@ pub struct HealthSpec {
     pub on_unhealthy: Option<OnUnhealthy>,
 }
 
-/// What is done about an unhealthy node. `Report`, the default and the only one yet: status, events and metrics say so.
+/// What is done about an unhealthy node. `Report`, the default and so far the only choice: status, Events and metrics report
+/// it.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnUnhealthy {
-    /// Say so in status, events and metrics.
+    /// Report it in status, Events and metrics.
     #[default]
     Report,
 }

@@ -1,8 +1,9 @@
-//! The object a cluster admin writes, `DraDriverConfig`, and what the controller says of it. Pure.
+//! The object that a cluster admin writes, `DraDriverConfig`, and its status. Pure.
 //!
-//! Everything that can be known to be wrong from the object alone is refused by the API server, by the schema and the
-//! CEL rules declared on these types; their messages say what to write instead. No optional field has a default in the
-//! schema: what the admin wrote is what stays, so GitOps tools see no drift. Defaults are resolved by parsing: see [`DriverKind`], [`NodePluginSettings`].
+//! The API server rejects everything that can be recognised as wrong from the object alone, by the schema and the CEL rules
+//! declared on these types; their messages say what to write instead. No optional field has a default in the schema, except
+//! `spec.driver.cpu.granularity` (see [`CpuSpec`]): the object stays as the admin wrote it, so that GitOps tools see no
+//! drift. Defaults are resolved by parsing: see [`DriverKind`], [`NodePluginSettings`].
 
 mod check;
 pub mod conditions;
@@ -33,7 +34,7 @@ use serde::{Deserialize, Serialize};
 /// API group of every kind and label of this project.
 pub const GROUP: &str = "dra-operator.dev";
 
-/// Rolls out one DRA driver, makes DeviceClasses for its devices, and watches whether every node's devices arrive.
+/// Rolls out one DRA driver, creates DeviceClasses for its devices, and checks that every node publishes its devices.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "dra-operator.dev",
@@ -45,9 +46,9 @@ pub const GROUP: &str = "dra-operator.dev";
     status = "DraDriverConfigStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Rolls out one DRA driver, makes DeviceClasses for its devices, and watches whether every node's devices arrive.",
+    doc = "Rolls out one DRA driver, creates DeviceClasses for its devices, and checks that every node publishes its devices.",
     printcolumn(name = "Driver", type_ = "string", json_path = ".status.driverName"),
-    printcolumn(name = "Nodes", type_ = "string", json_path = ".status.nodes.summary", description = "nodes whose plugin is ready, of those that should run it"),
+    printcolumn(name = "Nodes", type_ = "string", json_path = ".status.nodes.summary", description = "nodes with a ready plugin / nodes that should run it"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices.total"),
     printcolumn(name = "Allocated", type_ = "integer", json_path = ".status.devices.allocated", priority = 1),
     printcolumn(name = "Classes", type_ = "integer", json_path = ".status.deviceClassCount"),
@@ -55,19 +56,19 @@ pub const GROUP: &str = "dra-operator.dev";
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40")
-        .message("metadata.name names the DaemonSet and its ServiceAccount: use a DNS label (a-z, 0-9, '-') of at most 40 characters"),
+        .message("metadata.name must be a DNS label (a-z, 0-9, '-') of at most 40 characters: the DaemonSet and its ServiceAccount are named after it"),
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.driverName) == has(oldSelf.driverName) && (!has(self.driverName) || self.driverName == oldSelf.driverName)")
-    .message("spec.driverName cannot change, claims refer to it: delete this DraDriverConfig, and create one with the new name once it is gone"))]
+    .message("spec.driverName cannot be changed, because claims refer to it: delete this DraDriverConfig, and create one with the new name once it is gone"))]
 #[x_kube(validation = Rule::new("has(self.driver.cpu) == has(oldSelf.driver.cpu)")
-    .message("spec.driver cannot change its kind: create a second DraDriverConfig and delete this one"))]
+    .message("the kind of spec.driver cannot be changed: create a second DraDriverConfig and delete this one"))]
 pub struct DraDriverConfigSpec {
-    /// Which devices are served, and how. Exactly one kind.
+    /// The devices to serve, and how. Exactly one kind.
     pub driver: DriverSpec,
 
-    /// Name under which the driver registers and publishes; claims and selectors refer to it.
-    /// Default by kind: `dra.cpu`. A DNS subdomain of at most 63 characters.
+    /// Name under which the driver registers with the kubelet and publishes devices; claims and selectors refer to it.
+    /// A DNS subdomain of at most 63 characters. The default depends on the kind: `dra.cpu`. It cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')")
@@ -78,14 +79,14 @@ pub struct DraDriverConfigSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_plugin: Option<NodePluginSpec>,
 
-    /// The DeviceClasses to make, by preset or by match.
+    /// The DeviceClasses to create, from presets, matches and CEL.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[x_kube(validation = Rule::new("self.all(c, !has(c.extendedResourceName) || self.exists_one(d, has(d.extendedResourceName) && d.extendedResourceName == c.extendedResourceName))")
-        .message("two of spec.deviceClasses have the same extendedResourceName: give each its own, or only one of them any"))]
+        .message("two of spec.deviceClasses have the same extendedResourceName: give each a different one, or remove one of them"))]
     pub device_classes: Vec<DeviceClassPolicy>,
 
-    /// When a node counts as unhealthy.
+    /// When a node is unhealthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthSpec>,
 
@@ -94,7 +95,7 @@ pub struct DraDriverConfigSpec {
     pub deletion_policy: Option<DeletionPolicy>,
 }
 
-/// The kinds of driver; exactly one is set.
+/// The kind of driver. Set exactly one.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("(has(self.cpu) ? 1 : 0) + (has(self.memory) ? 1 : 0) + (has(self.network) ? 1 : 0) + (has(self.external) ? 1 : 0) == 1")
@@ -102,33 +103,33 @@ pub struct DraDriverConfigSpec {
 #[x_kube(validation = Rule::new("!has(self.memory) && !has(self.network) && !has(self.external)")
     .message(driver_kind::SERVED))]
 pub struct DriverSpec {
-    /// The node's CPUs, pinned by claim.
+    /// The node's CPUs. Containers are pinned to the CPUs of their claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuSpec>,
-    /// Reserved for RAM and hugepages by NUMA node; refused in this release.
+    /// Reserved for RAM and huge pages by NUMA node. Rejected in this release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Reserved>,
-    /// Reserved for NICs, SR-IOV functions and RDMA devices; refused in this release.
+    /// Reserved for NICs, SR-IOV functions and RDMA devices. Rejected in this release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Reserved>,
-    /// Reserved for somebody else's driver; refused in this release.
+    /// Reserved for a third-party driver. Rejected in this release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external: Option<Reserved>,
 }
 
-/// A member of the union whose name is kept for a later release.
+/// A member of the union whose name is reserved for a later release.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {}
 
 /// What happens to claims in use when the object is deleted. `WaitForClaims`, the default: the plugin stays until no claim
-/// holds its devices, and the status names the claims. `Force`: everything is removed at once; pods that hold devices then
-/// stay Terminating until a driver of this name is back.
+/// holds its devices; the status names the claims. `Force`: everything is removed at once; pods that hold devices then stay
+/// Terminating until a driver with this name runs again.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeletionPolicy {
-    /// The plugin stays until no claim holds its devices; the status names the claims waited for.
+    /// The plugin stays until no claim holds its devices; the status names the claims.
     #[default]
     WaitForClaims,
-    /// Everything is removed at once. Pods that hold devices then cannot be torn down by the kubelet until a driver of
-    /// this name is back.
+    /// Everything is removed at once. The kubelet then cannot tear down pods that hold devices until a driver with this
+    /// name runs again.
     Force,
 }

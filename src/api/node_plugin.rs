@@ -26,8 +26,8 @@ pub struct NodePluginSpec {
         .message("spec.nodePlugin.image must be an image reference without spaces, such as registry.example.com/dra-operator:0.1.0"))]
     pub image: Option<String>,
 
-    /// When the image is pulled: `Always`, `IfNotPresent` or `Never`. By default as Kubernetes does: `Always` for the tag
-    /// `latest`, else `IfNotPresent`.
+    /// When the image is pulled: `Always`, `IfNotPresent` or `Never`. The default is that of Kubernetes: `Always` for the tag
+    /// `latest`, otherwise `IfNotPresent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
@@ -41,17 +41,18 @@ pub struct NodePluginSpec {
     #[schemars(schema_with = "any_object")]
     pub affinity: Option<Affinity>,
 
-    /// Taints the plugin tolerates, as in a pod. Default: every taint, as devices are there whatever the node is for.
+    /// Taints that the plugin tolerates, as in a pod. Default: all, because every node has devices, whatever it is used for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub tolerations: Option<Vec<Toleration>>,
 
-    /// Resources of the plugin's container. Default: 10m CPU and 32Mi requested, 128Mi limit.
+    /// Resources of the plugin's container. Default: requests of 10m CPU and 32Mi memory, a limit of 128Mi memory.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "resources")]
     #[schemars(schema_with = "any_object")]
     pub resources: Option<ResourceRequirements>,
 
-    /// Default `system-node-critical`: without the plugin no pod with a claim starts or ends on its node.
+    /// Priority class of the plugin's pods. Default `system-node-critical`: without the plugin no pod with a claim starts or
+    /// ends on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
@@ -107,18 +108,18 @@ pub enum ImagePullPolicy {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// How many nodes may be without a ready plugin at once, a number or a percentage. Default: none, each node's new
-    /// plugin is ready before its old one goes.
+    /// How many nodes may be without a ready plugin at once: a number or a percentage. By default none: on each node the old
+    /// plugin stops only when the new one is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_percent")]
     #[x_kube(validation = Rule::new("string(self).matches('^([1-9][0-9]{0,5}|[1-9][0-9]?%|100%)$')")
-        .message("spec.nodePlugin.updateStrategy.maxUnavailable must be a number of nodes from 1 or a percentage from 1% to 100%; leave it out to replace each plugin only when the new one is ready"))]
+        .message("spec.nodePlugin.updateStrategy.maxUnavailable must be a number from 1 or a percentage from 1% to 100%; leave it out to stop each plugin only when the new one is ready"))]
     pub max_unavailable: Option<IntOrString>,
 }
 
 /// How much the plugin logs.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the words say it")]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum LogLevel {
     Error,
     Warn,
@@ -235,7 +236,7 @@ fn default_resources() -> ResourceRequirements {
     }
 }
 
-/// A path in CEL, as it is given or by default.
+/// A path in CEL: the given one, or the default.
 fn path(field: &str) -> String {
     let default = match field {
         "kubeletRootDir" => KUBELET_ROOT_DIR,
@@ -248,14 +249,14 @@ fn path(field: &str) -> String {
 /// A rule that keeps two mounts apart: a pod cannot mount two volumes at one path.
 fn socket_outside_cdi_dir() -> kube::core::Rule {
     kube::core::Rule::new(format!("!{}.startsWith({} + '/')", path("nriSocket"), path("cdiDir"))).message(
-        "spec.nodePlugin.nriSocket must not be in spec.nodePlugin.cdiDir: each is a directory of its own, such as /var/run/nri/nri.sock and /var/run/cdi",
+        "spec.nodePlugin.nriSocket must not be in spec.nodePlugin.cdiDir: use two directories, as in /var/run/nri/nri.sock and /var/run/cdi",
     )
 }
 
-/// A rule that keeps a path out of the directories that the kubelet searches for plugins' sockets.
+/// A rule that keeps a path out of the directories in which the kubelet looks for the sockets of plugins.
 fn outside_kubelet(field: &str) -> kube::core::Rule {
     let message = format!(
-        "spec.nodePlugin.{field} must not be in the kubelet's plugins or plugins_registry, nor be a directory around them"
+        "spec.nodePlugin.{field} must not be inside the kubelet's plugins or plugins_registry directory, nor contain them"
     );
     let (path, root) = (path(field), path("kubeletRootDir"));
     kube::core::Rule::new(format!(
@@ -284,10 +285,10 @@ fn clean_path(field: &str, example: &str, parts: &str) -> kube::core::Rule {
     .message(message.as_str())
 }
 
-/// A rule that the labels by which the operator knows its own are not the admin's to set.
+/// A rule that the admin does not set the labels by which the operator recognises its objects.
 fn reserved(field: &str) -> kube::core::Rule {
     let message = format!(
-        "spec.nodePlugin.{field} must not set app.kubernetes.io/name, component or managed-by, nor dra-operator.dev/config: the operator finds its pods by them"
+        "spec.nodePlugin.{field} must not set app.kubernetes.io/name, app.kubernetes.io/component, app.kubernetes.io/managed-by or dra-operator.dev/config: the operator finds its pods by them"
     );
     kube::core::Rule::new(
         "!('app.kubernetes.io/name' in self || 'app.kubernetes.io/component' in self || 'app.kubernetes.io/managed-by' in self || 'dra-operator.dev/config' in self)",
@@ -303,7 +304,7 @@ fn resources<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Resour
     strict::read("spec.nodePlugin.resources", deserializer)
 }
 
-/// A Kubernetes type whose own schema is long and the API server's to check when the DaemonSet is applied.
+/// A Kubernetes type whose own schema is long; the API server checks it when the DaemonSet is applied.
 fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }

@@ -1,33 +1,33 @@
-//! `status`: bounded, counts and the first few failures, never a map that grows with the cluster. Pure.
+//! `status`: bounded; counts and the first few failures, never a map that grows with the cluster. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the controller says of a `DraDriverConfig`.
+/// The state of a `DraDriverConfig`, as the controller sees it.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DraDriverConfigStatus {
-    /// The generation this status speaks of; −1 until the controller has seen the object.
+    /// The generation that this status describes; −1 until the controller has seen the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready; Reconciling and Stalled only while true; ResourcesHealthy; PreflightPassed.
+    /// Ready, ResourcesHealthy and PreflightPassed; Reconciling and Stalled only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// The driver's name in effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_name: Option<String>,
-    /// The nodes that should run the plugin, and how they do.
+    /// Counts of the nodes that should run the plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodeCounts>,
-    /// The devices published by those nodes.
+    /// Counts of the devices that those nodes publish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<DeviceCounts>,
-    /// How many classes the policy has.
+    /// How many classes the spec has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_class_count: Option<i32>,
-    /// Each class of the policy, and what it matches now.
+    /// Each class of the spec, and what it matches now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_classes: Vec<ClassStatus>,
     /// The first ten problems, and how many more there are.
@@ -45,7 +45,7 @@ pub struct NodeCounts {
     pub ready: i32,
     /// Nodes with a complete pool of the current generation.
     pub publishing: i32,
-    /// Nodes past the deadline without one, or with a broken one.
+    /// Nodes without a valid pool after the deadline.
     pub unhealthy: i32,
     /// `ready/desired`, for the printer column.
     pub summary: String,
@@ -57,9 +57,9 @@ pub struct NodeCounts {
 pub struct DeviceCounts {
     /// Devices in complete pools.
     pub total: i32,
-    /// Devices that a claim holds.
+    /// Devices held by claims.
     pub allocated: i32,
-    /// Devices with a taint.
+    /// Devices with a taint that keeps claims off.
     pub tainted: i32,
 }
 
@@ -69,16 +69,16 @@ pub struct DeviceCounts {
 pub struct ClassStatus {
     /// The DeviceClass.
     pub name: String,
-    /// Devices it matches.
+    /// Devices that it matches.
     pub devices: i32,
-    /// Nodes with such a device.
+    /// Nodes with such devices.
     pub nodes: i32,
-    /// Of those devices, how many a claim holds.
+    /// Of those devices, how many are held by claims.
     pub allocated: i32,
-    /// Why it matches nothing, could not be made, or aborts claims, as one CamelCase word; absent when all is well.
+    /// Why the class matches nothing, could not be created, or makes claims fail: one CamelCase word. Absent if all is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The same in words, with what of the policy it comes of.
+    /// Details, and the part of the policy that causes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -123,16 +123,16 @@ pub struct Problems {
     pub more: i32,
 }
 
-/// What is wrong on a node.
+/// A problem on a node.
 #[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
     /// The node.
     pub node: String,
-    /// One CamelCase word.
+    /// The reason: one CamelCase word.
     pub reason: String,
     /// What is wrong, and where to look.
     pub message: String,
-    /// Since when.
+    /// When it began.
     pub since: Time,
 }

@@ -1,7 +1,7 @@
-//! Kubernetes' own types, read so that no field is passed over. Pure.
+//! Kubernetes' own types, read so that no field is ignored. Pure.
 //!
-//! The schema leaves them open (`x-kubernetes-preserve-unknown-fields`), so the API server keeps a misspelt field and says
-//! nothing, and the types would drop it: what the admin asked for would not be there, and all would seem well.
+//! The schema leaves them open (`x-kubernetes-preserve-unknown-fields`). The API server therefore keeps a misspelt field
+//! without a warning, and the types would drop it: what the admin asked for would be missing without a sign of it.
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -64,7 +64,7 @@ fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     behind.map_or(schema, |behind| resolved(root, behind))
 }
 
-/// A path below a field, in the form of the API server's.
+/// A path below a field, as the API server writes it.
 fn below(path: &Path<'_>) -> String {
     match path {
         Path::Root => String::new(),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_would_be_passed_over_is_named_with_its_path() {
+    fn a_field_that_would_be_ignored_is_named_with_its_path() {
         let term = json!({"matchExpresions": []});
         for (node_plugin, config, wanted) in [
             (

@@ -152,7 +152,7 @@ mod tests {
         let error = render("both.yaml", &two, &settings()).unwrap_err().to_string();
         assert_eq!(
             error,
-            "both.yaml, document 2: spec.driver.cpu.granularity: \"Corn\" is not supported: write one of Core, Thread"
+            "both.yaml, document 2: spec.driver.cpu.granularity: \"Corn\" is not supported: use one of Core, Thread"
         );
         for (text, wanted) in [
             ("a: [", "x.yaml is not valid YAML"),
@@ -171,7 +171,7 @@ mod tests {
             ),
             (
                 &MINIMAL.replace("cpu: {}", "cpu: {reservedCPUs: '1-0'}"),
-                "x.yaml: spec.driver.cpu.reservedCPUs is no CPU list",
+                "x.yaml: spec.driver.cpu.reservedCPUs is not a CPU list",
             ),
             (
                 "kind: DraDriverConfig\napiVersion: dra-operator.dev/v1alpha1\nmetadata: {name: a}\n",

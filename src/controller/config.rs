@@ -108,10 +108,10 @@ mod tests {
     #[test]
     fn each_fault_names_its_field() {
         for (field, value, message) in [
-            ("driver", json!({"memory": {}}), "spec.driver: this release serves spec.driver.cpu only"),
+            ("driver", json!({"memory": {}}), "spec.driver: this release only serves spec.driver.cpu"),
             ("driver", json!({"cpu": {"reservedCPUs": "3-1"}}), "spec.driver.cpu.reservedCPUs is not a CPU list"),
             ("driverName", json!("A"), "spec.driverName: \"A\" is not a DNS subdomain"),
-            ("health", json!({"publishDeadline": "1h"}), "spec.health.publishDeadline must be whole seconds"),
+            ("health", json!({"publishDeadline": "1h"}), "spec.health.publishDeadline must be a positive whole number"),
         ] {
             let mut spec = json!({"driver": {"cpu": {}}});
             spec[field] = value;

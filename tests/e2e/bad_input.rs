@@ -54,22 +54,22 @@ async fn the_api_server_rejects_what_it_can_check_and_says_what_to_write() {
     let table = [
         ("/spec/nodeplugin", json!({}), "unknown field \"spec.nodeplugin\""),
         ("/spec/driver/cpu/cores", json!(4), "unknown field \"spec.driver.cpu.cores\""),
-        ("/metadata/name", json!("a.b"), "use a DNS label"),
+        ("/metadata/name", json!("a.b"), "must be a DNS label"),
         ("/metadata/name", json!("a-name-of-more-than-forty-characters-is-long"), "at most 40 characters"),
         ("/spec/driver", json!(null), "spec.driver: Required value"),
-        ("/spec/driver", json!({}), "takes exactly one kind, such as `cpu: {}`"),
-        ("/spec/driver", json!({"cpu": {}, "memory": {}}), "takes exactly one kind"),
-        ("/spec/driver", json!({"network": {}}), "serves spec.driver.cpu only"),
+        ("/spec/driver", json!({}), "must have exactly one kind, such as `cpu: {}`"),
+        ("/spec/driver", json!({"cpu": {}, "memory": {}}), "must have exactly one kind"),
+        ("/spec/driver", json!({"network": {}}), "only serves spec.driver.cpu"),
         ("/spec/driver/cpu/granularity", json!("core"), "supported values: \"Core\", \"Thread\""),
-        ("/spec/driver/cpu/reservedCPUs", json!("0-"), "rising ranges, such as 0-1,8"),
-        ("/spec/driver/cpu/reservedCPUs", json!("3-1"), "rising ranges, such as 0-1,8"),
+        ("/spec/driver/cpu/reservedCPUs", json!("0-"), "ascending ranges without spaces, such as 0-1,8"),
+        ("/spec/driver/cpu/reservedCPUs", json!("3-1"), "ascending ranges without spaces, such as 0-1,8"),
         ("/spec/driver/cpu/reservedCPUs", json!("0,65536"), "CPU numbers up to 9999"),
         (
             "/spec/nodePlugin",
             json!({"cdiDir": "/run/both", "nriSocket": "/run/both/nri.sock"}),
             "must not be in spec.nodePlugin.cdiDir",
         ),
-        ("/spec/nodePlugin/cdiDir", json!("/var/lib/kubelet/plugins_registry"), "must not be in the kubelet's"),
+        ("/spec/nodePlugin/cdiDir", json!("/var/lib/kubelet/plugins_registry"), "must not be inside the kubelet's"),
         ("/spec/driverName", json!("DRA.CPU"), "must be a DNS subdomain of at most 63 characters"),
         ("/spec/driverName", json!("a".repeat(64)), "may not be more than 63"),
         ("/spec/nodePlugin/kubeletRootDir", json!("var/lib/kubelet"), "must be an absolute path"),
@@ -96,13 +96,13 @@ async fn the_api_server_rejects_what_it_can_check_and_says_what_to_write() {
         ),
         (class, attribute(json!({"key": "cores", "operator": "Equals", "values": [4]})), "supported values: \"In\""),
         (class, attribute(json!({"key": "my cores", "operator": "Exists"})), "such as cores or cpu.intel.com/family"),
-        (class, attribute(json!({"key": "cores", "operator": "In"})), "take a non-empty list `values`"),
+        (class, attribute(json!({"key": "cores", "operator": "In"})), "need a non-empty list `values`"),
         (
             class,
             attribute(json!({"key": "cores", "operator": "Exists", "value": 4})),
             "take neither `value` nor `values`",
         ),
-        (class, attribute(json!({"key": "cores", "operator": "Gt", "values": [4]})), "take one `value`"),
+        (class, attribute(json!({"key": "cores", "operator": "Gt", "values": [4]})), "need a `value`"),
         (class, attribute(json!({"key": "cores", "operator": "Gte", "value": "many"})), "compare numbers or versions"),
         (class, attribute(json!({"key": "cores", "operator": "In", "values": [true]})), "must be of type"),
         (
@@ -113,7 +113,7 @@ async fn the_api_server_rejects_what_it_can_check_and_says_what_to_write() {
     ];
     for (path, value, wanted) in table {
         match answer(&c, &changed(path, value.clone())).await {
-            Ok(_) => panic!("{path} = {value} was taken"),
+            Ok(_) => panic!("{path} = {value} was accepted"),
             Err(said) => assert!(said.contains(wanted), "{path} = {value}: {said}"),
         }
     }

@@ -196,7 +196,7 @@ mod tests {
             (json!({"external": {}}), None),
         ] {
             let Guarded { config, invalid } = guarded(&json!({"metadata": {"name": "a"}, "spec": {"driver": driver}}));
-            assert!(invalid.is_some_and(|error| error.contains("this release serves spec.driver.cpu only")));
+            assert!(invalid.is_some_and(|error| error.contains("this release only serves spec.driver.cpu")));
             assert_eq!(config.kind.devices(), devices);
             assert_eq!(config.driver_name, DriverName::unknown(), "a CPU driver must not lose its slices to it");
         }
