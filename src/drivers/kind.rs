@@ -1,7 +1,8 @@
-//! What a kind of device needs from the cluster, and how it is spoken of. Pure.
+//! What a kind of device needs from the cluster, and its words for messages. Pure.
 //!
-//! The controller builds the node plugin's objects and judges its nodes without knowing any kind: what differs is asked
-//! here. A kind is what `spec.driver` says of it, parsed; the counterpart on the node is [`Driver`](super::Driver).
+//! The controller builds the node plugin's objects and judges its nodes without knowing any kind: whatever differs between
+//! kinds is asked here. A kind is implemented for its part of `spec.driver` after parsing; its counterpart on the node is
+//! [`Driver`](super::Driver).
 
 use std::fmt::Debug;
 
@@ -11,17 +12,17 @@ use crate::api::{DriverKind, NodePluginSettings, Preset};
 
 /// A kind of device, as a config asks for it.
 pub trait Kind: Debug + Send + Sync {
-    /// The devices it gives out, as a label value: only one driver for the same devices may run on a node, whatever the
-    /// drivers' names. None of a driver that may serve anything.
+    /// The devices that it serves, as a label value: only one driver for the same devices may run on a node, whatever the
+    /// drivers are called. None for a driver that may serve anything.
     fn devices(&self) -> Option<&str>;
 
-    /// The driver's name where the admin gives none.
+    /// The driver's name, if the admin gives none.
     fn default_driver_name(&self) -> &str;
 
-    /// The arguments of `node-plugin` from the kind's own word on.
+    /// The arguments of `node-plugin` from the kind's subcommand on.
     fn arguments(&self) -> Vec<String>;
 
-    /// Directories of the host that its plugin needs beside the kubelet's and CDI's.
+    /// Directories of the host that its plugin needs, in addition to those of the kubelet and CDI.
     fn host_paths(&self, _plugin: &NodePluginSettings) -> Vec<HostPath> {
         Vec::new()
     }
@@ -31,8 +32,8 @@ pub trait Kind: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// What its plugin may do in the API beside publishing slices and reading claims. The controller must hold these
-    /// rights itself, else the API server does not let it grant them.
+    /// What its plugin may do in the API, in addition to publishing slices and reading claims. The controller must hold these
+    /// rights itself, otherwise the API server does not let it grant them.
     fn rules(&self) -> Vec<PolicyRule> {
         Vec::new()
     }
@@ -42,12 +43,12 @@ pub trait Kind: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// How long its plugin may take, where that is not what suits a plugin that only reads the machine.
+    /// Periods and thresholds of its plugin's probes, if it needs more time than a plugin that only reads the machine.
     fn probes(&self) -> Probes {
         Probes::default()
     }
 
-    /// Whether a preset says something about its devices: presets are matches on attributes, which differ between kinds.
+    /// Whether a preset is defined for its devices: presets are matches on attributes, which differ between kinds.
     fn has_preset(&self, _preset: Preset) -> bool {
         false
     }
@@ -55,8 +56,8 @@ pub trait Kind: Debug + Send + Sync {
     /// Why a plugin that is ready may offer no device, as a whole clause.
     fn why_no_device(&self) -> String;
 
-    /// What it means that claims hold every device of a node, and what to set against it, as a whole clause; none where it
-    /// takes nothing from containers without a claim.
+    /// What it means that claims hold every device of a node, and what to do about it, as a whole clause. None if containers
+    /// without a claim lose nothing by it.
     fn when_all_held(&self) -> Option<String> {
         None
     }
@@ -78,7 +79,7 @@ pub struct HostPath {
 pub struct Capability {
     /// Its name without `CAP_`, such as `NET_ADMIN`.
     pub name: &'static str,
-    /// What it is needed for; written beside the pod, for whoever reviews it.
+    /// What it is needed for; written into an annotation of the pod, for those who review it.
     pub reason: &'static str,
 }
 

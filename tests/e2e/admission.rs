@@ -55,7 +55,7 @@ async fn a_node_plugin_writes_its_own_drivers_slices_of_its_own_node_and_nothing
         (Some(NODE), slice(NODE, "gpu.example.com"), "of the driver dra.cpu"),
         (Some(NODE), of_pool("elsewhere"), "of the pool of that name"),
         (Some(NODE), named("elsewhere-dra.cpu-0a1b2c3d-0"), "whose name begins with dra-node-1-dra.cpu-"),
-        (None, slice(NODE, "dra.cpu"), "names no node"),
+        (None, slice(NODE, "dra.cpu"), "does not name a node"),
     ] {
         let said = as_plugin_on(&c, node, &slice).await.unwrap_or_else(|| panic!("{slice} was taken"));
         assert!(said.contains(wanted), "{said}");

@@ -1,9 +1,10 @@
 //! The ValidatingAdmissionPolicy that keeps a node plugin to its own driver's slices of its own node. Pure.
 //!
 //! A plugin's token is bound to its pod, and the API server writes the pod's node into the request's user as
-//! `authentication.kubernetes.io/node-name` (KEP-4193). A plugin that was taken over can so publish nothing, and delete
-//! nothing, for any other node: neither by the node a slice names, nor by its pool, which is all that an allocation and a
-//! taint's eviction go by, nor by taking the name that another node's slice is to have.
+//! `authentication.kubernetes.io/node-name` (KEP-4193). A compromised plugin can therefore publish nothing, and delete
+//! nothing, for any other node: not by the node that a slice names, not by its pool, which is all that allocation and
+//! taint eviction look at, and not by taking the name of another node's slice. Pools that belong to no single node are the
+//! exception, where the kind of device has such.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
@@ -59,7 +60,7 @@ pub(super) fn build(config: &Config, settings: &Settings) -> ValidatingAdmission
                 Validation {
                     expression: "variables.ownNode != ''".into(),
                     message: Some(
-                        "the node plugin's token names no node: it must be the token of its pod, as Kubernetes mounts it"
+                        "the token of the node plugin does not name a node: use the token that Kubernetes mounts into its pod"
                             .into(),
                     ),
                     reason: Some("Forbidden".into()),
@@ -83,7 +84,7 @@ pub(super) fn build(config: &Config, settings: &Settings) -> ValidatingAdmission
                     reason: Some("Forbidden".into()),
                     ..Validation::default()
                 },
-                // One of another pool on the own node it may well take away.
+                // It may delete slices of other pools on its own node, as an earlier version may have left some.
                 Validation {
                     expression: format!(
                         "request.operation == 'DELETE' || object.spec.pool.name == variables.ownNode{}",
@@ -117,7 +118,7 @@ fn or_shared(slice: &str, pools: &[String]) -> String {
     if pools.is_empty() { String::new() } else { format!(" || {slice}.pool.name in {pools:?}") }
 }
 
-/// Whether a new slice has a name that `slices::pack` gives to slices of the own node; names cannot change later.
+/// Whether a new slice has a name that `slices::pack` gives to slices of this node; names cannot change later.
 fn own_name() -> String {
     let most = pack::MIN_KEPT;
     format!(

@@ -1,8 +1,8 @@
 //! The node plugin's DaemonSet. Pure.
 //!
-//! As little as serves: uid 0 with no capability, because the kubelet's and the runtime's directories are root's; a
-//! read-only root; only the directories it writes to. The host's hardware is read through the container's own `/sys` and
-//! `/proc`, which show the node's. What a kind of device needs beside that is asked of it.
+//! As few privileges as possible: uid 0 without capabilities, because the directories of the kubelet and the runtime belong
+//! to root; a read-only root; only the directories that it writes to. The host's hardware is read through the container's own `/sys` and
+//! `/proc`, which show the node's. What a kind of device needs in addition is asked of the kind.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use kube::ResourceExt;
 use super::{CONFIG_LABEL, DEVICES_LABEL, HTTP_PORT, Settings, labels, metadata, plugin_name, selector_labels};
 use crate::{api::NodePluginSettings, controller::config::Config, drivers::kind::HostPath};
 
-/// Annotation of plugin pods that keep capabilities: which, and what for.
+/// Annotation of plugin pods that keep capabilities: which ones, and why.
 const PRIVILEGES: &str = "dra-operator.dev/capabilities";
 
 /// The DaemonSet.
@@ -64,8 +64,8 @@ pub(super) fn build(config: &Config, settings: &Settings) -> DaemonSet {
     }
 }
 
-/// By default a node's new plugin is ready before its old one goes, so that a broken image takes no serving plugin away;
-/// the kubelet knows the two apart by pod UID.
+/// By default the old plugin of a node stops only when the new one is ready, so that a broken image does not replace a
+/// plugin that serves. The kubelet tells the two apart by pod UID.
 fn update_strategy(plugin: &NodePluginSettings) -> DaemonSetUpdateStrategy {
     let (max_unavailable, max_surge) = match plugin.max_unavailable.clone() {
         Some(max_unavailable) => (max_unavailable, 0),
@@ -102,8 +102,8 @@ fn pod(config: &Config, settings: &Settings, service_account: String) -> PodSpec
     }
 }
 
-/// Keeps the pod off nodes with the plugin of another config for the same devices, also where a node came to be both's
-/// only later: the two would give out the same hardware.
+/// Keeps the pod off nodes with the plugin of another config for the same devices, even where both came to select a node only
+/// later: the two would give out the same hardware.
 fn affinity(config: &Config) -> Option<Affinity> {
     let mut affinity = config.node_plugin.affinity.clone();
     let Some(devices) = config.kind.devices() else { return (affinity != Affinity::default()).then_some(affinity) };

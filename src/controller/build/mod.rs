@@ -1,4 +1,4 @@
-//! What a `DraDriverConfig` becomes: every child object, a file a kind. Pure, and the same for `controller` and `render`.
+//! Builds every child object of a `DraDriverConfig`, one file per kind. Pure, and the same for `controller` and `render`.
 
 mod admission_policy;
 mod cluster_role;
@@ -29,24 +29,24 @@ pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "dra-opera
 pub const FIELD_MANAGER: &str = "dra-operator";
 /// Label and value of node plugin objects.
 pub const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "node-plugin");
-/// Annotation with a hash of what was applied: a field that is no longer wanted is no difference to what is live, and
-/// this is.
+/// Annotation with a hash of what was applied. A field that is no longer wanted does not differ from the live object; the
+/// hash does.
 pub const APPLIED_HASH: &str = "dra-operator.dev/applied-hash";
 /// Port of the plugin's `/healthz`, `/readyz` and `/metrics`, as its default `--http-bind` has it.
 pub const HTTP_PORT: i32 = 8081;
 
-/// What is not in the object but in how the operator runs.
+/// Settings that do not come from the object but from how the operator runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The operator's namespace, where DaemonSets and ServiceAccounts go.
     pub namespace: String,
-    /// The node plugin's image where the object names none.
+    /// The node plugin's image, if the object does not name one.
     pub image: String,
-    /// Names of the secrets by which images are pulled, in that namespace.
+    /// Names of the image pull secrets in that namespace.
     pub image_pull_secrets: Vec<String>,
 }
 
-/// A child that cannot be made from what the object says.
+/// A child that cannot be built from the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unbuildable {
     /// The child.
@@ -60,7 +60,7 @@ pub struct Unbuildable {
 pub struct Desired {
     /// The children, in the order they are applied.
     pub children: Vec<Child>,
-    /// What cannot be made.
+    /// What cannot be built.
     pub unbuildable: Vec<Unbuildable>,
 }
 
@@ -108,7 +108,7 @@ impl Desired {
     }
 }
 
-/// What is wrong with a class whose preset says nothing about the kind's devices: it would match none, or all.
+/// What is wrong with a class whose preset is not defined for the kind: it would match no device, or all.
 fn unknown_preset(config: &Config, index: usize) -> Option<String> {
     let preset = config.device_classes.get(index)?.preset.filter(|preset| !config.kind.has_preset(*preset))?;
     Some(format!(
@@ -152,7 +152,7 @@ fn policy_name(config: &Config) -> String {
     format!("dra-operator-{}-node-plugin", config.name_any())
 }
 
-/// Labels that choose the plugin's pods; a DaemonSet's selector can never change, so neither can these.
+/// Labels that select the plugin's pods. A DaemonSet's selector cannot change, so neither can these.
 fn selector_labels(config: &Config) -> BTreeMap<String, String> {
     [(COMPONENT.0, COMPONENT.1.to_owned()), (CONFIG_LABEL, config.name_any())]
         .into_iter()
@@ -160,8 +160,8 @@ fn selector_labels(config: &Config) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Labels of every child. None is copied from the object: labels by which GitOps tools know what they applied would make
-/// them take the children for their own.
+/// Labels of every child. None is copied from the object: GitOps tools recognise what they applied by labels, and would take
+/// the children for their own.
 fn labels(config: &Config) -> BTreeMap<String, String> {
     let mut labels = selector_labels(config);
     labels.insert("app.kubernetes.io/name".into(), "dra-operator".into());
@@ -179,7 +179,7 @@ fn metadata(config: &Config, name: String) -> ObjectMeta {
     }
 }
 
-/// The reference to the owner: `config` itself. None as long as it is no object in a cluster (`render` of a file).
+/// The reference to the owner, `config` itself. None if it is not an object in a cluster (`render` of a file).
 fn owner(config: &Config) -> Option<OwnerReference> {
     Some(OwnerReference {
         api_version: DraDriverConfig::api_version(&()).into_owned(),
