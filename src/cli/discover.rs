@@ -10,7 +10,7 @@ use k8s_openapi::{List, api::resource::v1::ResourceSlice};
 
 use super::{devices, granularity, stdout};
 use crate::{
-    api::{CpuSettings, Granularity},
+    api::{CpuSettings, DriverName, Granularity},
     cpuset::CpuSet,
     drivers::{Inventory, cpu::CpuDevices},
     host::Host,
@@ -31,7 +31,7 @@ pub(super) struct Args {
     reserved_cpus: CpuSet,
     /// Name of the driver in the slices.
     #[arg(long, value_name = "NAME", default_value = CpuSettings::DEFAULT_NAME)]
-    driver_name: String,
+    driver_name: DriverName,
     /// Name of the node in the slices. Default: the machine's host name.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: Option<String>,
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("no CPU found under {}: it must contain a machine's sys/devices/system/cpu or proc/stat", root.display());
     }
     let node = args.node_name.clone().or_else(|| host.observe_name()).unwrap_or_else(|| "localhost".to_owned());
-    let pool = NodePool { driver: args.driver_name.clone(), node, owner: None };
+    let pool = NodePool { driver: args.driver_name.to_string(), node, owner: None };
     let slices = List::<ResourceSlice> { items: pool.pack(devices), ..List::default() };
     stdout::print(&match args.output {
         Output::Table => devices::table(&whole, &driver),

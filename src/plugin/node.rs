@@ -17,6 +17,7 @@ use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api::DriverName,
     drivers::Driver,
     plugin::{
         claims::{Claims, ClaimsConfig, cdi::Cdi, checkpoint::Checkpoint},
@@ -57,7 +58,7 @@ pub enum NodeError {
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
     /// The driver's name.
-    pub driver_name: String,
+    pub driver_name: DriverName,
     /// The node's name.
     pub node_name: String,
     /// The UID of this pod, if the plugin runs in one.
@@ -130,7 +131,7 @@ impl NodePlugin {
         let (active, look) = (watch::Sender::new(false), watch::Sender::new(0));
         let conditions = Conditions { look: look.subscribe(), active: active.subscribe(), stop: stop.clone() };
         let side = KubeletSide {
-            driver: self.settings.driver_name.clone(),
+            driver: self.settings.driver_name.to_string(),
             paths: paths.clone(),
             claims: Arc::clone(&claims),
             connect: Arc::clone(&self.connect),
@@ -235,7 +236,7 @@ impl NodePlugin {
         let Some(socket) = self.settings.nri_socket.clone() else { return std::future::pending().await };
         let settings = nri::Settings {
             socket,
-            plugin_name: self.settings.driver_name.clone(),
+            plugin_name: self.settings.driver_name.to_string(),
             state_dir: self.settings.state_dir.clone(),
             host_root: self.settings.host_root.clone(),
         };
@@ -268,7 +269,7 @@ impl NodePlugin {
     fn claims(&self, nri: &watch::Sender<NriStatus>, stop: CancellationToken) -> Arc<Claims> {
         let settings = &self.settings;
         Arc::new(Claims::new(ClaimsConfig {
-            driver_name: settings.driver_name.clone(),
+            driver_name: settings.driver_name.to_string(),
             pool: settings.node_name.clone(),
             driver: Arc::clone(&self.driver),
             checkpoint: Checkpoint::within(&settings.state_dir),

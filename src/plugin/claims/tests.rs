@@ -17,7 +17,7 @@ async fn active(machine: &Machine) -> Claims {
     let settings = machine.settings(None);
     std::fs::create_dir_all(&settings.state_dir).unwrap();
     let claims = Claims::new(ClaimsConfig {
-        driver_name: settings.driver_name.clone(),
+        driver_name: settings.driver_name.to_string(),
         pool: settings.node_name,
         driver: machine.driver(),
         checkpoint: Checkpoint::within(&settings.state_dir),

@@ -91,7 +91,7 @@ impl Machine {
 
     pub(in crate::plugin) fn settings(&self, pod_uid: Option<&str>) -> NodeSettings {
         NodeSettings {
-            driver_name: "dra.cpu".into(),
+            driver_name: "dra.cpu".parse().unwrap(),
             node_name: "node-1".into(),
             pod_uid: pod_uid.map(str::to_owned),
             kubelet_root: self.root.path().join("kubelet"),
