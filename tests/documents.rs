@@ -185,15 +185,58 @@ fn operator(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Whether the lines come in `output`, in this order; a `…` line stands for lines that are left out.
+fn shows(shown: &str, output: &str) -> bool {
+    let mut rest = output.lines();
+    let mut adjacent = false;
+    shown.lines().all(|line| {
+        let found = match line {
+            "…" => true,
+            _ if adjacent => rest.next() == Some(line),
+            _ => rest.any(|other| other == line),
+        };
+        adjacent = line != "…";
+        found
+    })
+}
+
 #[test]
-fn discover_prints_what_the_reference_shows() {
-    let page = read("docs/reference/command-line.md");
-    let block = fenced(&page, "").into_iter().find(|block| block.contains("--host-root ./xeon-small\n")).unwrap();
-    let (_, shown) = block.split_once("--host-root ./xeon-small\n").unwrap();
-    let root = tempfile::tempdir().unwrap();
-    server("xeon-small").unwrap().write(root.path()).unwrap();
-    let printed = operator(&["discover", "--host-root", root.path().to_str().unwrap()]);
-    assert!(printed.starts_with(shown.trim_end_matches("…\n")), "{printed}\n{shown}");
+fn discover_and_render_print_what_the_documents_show() {
+    let folder = tempfile::tempdir().unwrap();
+    server("xeon-small").unwrap().write(&folder.path().join("xeon-small")).unwrap();
+    let mut found = 0;
+    for (path, text) in documents() {
+        for session in fenced(&text, "").into_iter().flat_map(|block| block.split("$ dra-operator ").skip(1)) {
+            let (command, shown) = session.split_once('\n').unwrap();
+            if command.contains('|') || shown.is_empty() {
+                continue;
+            }
+            let command = command.replace("./", &format!("{}/", folder.path().display()));
+            let command = command.replace("config/samples", &root().join("config/samples").display().to_string());
+            let output = operator(&command.split(' ').collect::<Vec<_>>());
+            assert!(shows(shown.trim_end_matches('\n'), &output), "{}: {command}\n{output}", path.display());
+            found += 1;
+        }
+    }
+    assert!(found >= 5, "{found} commands");
+}
+
+#[test]
+fn the_reference_shows_every_attribute_of_a_device() {
+    let page = read("docs/reference/cpu-attributes.md");
+    let block = fenced(&page, "").into_iter().find(|block| block.contains("jq ")).unwrap();
+    let shown: serde_json::Map<String, Value> = serde_json::from_str(&block[block.find("{\n").unwrap()..]).unwrap();
+
+    let folder = tempfile::tempdir().unwrap();
+    server("xeon-small").unwrap().write(folder.path()).unwrap();
+    let list = operator(&["discover", "--host-root", folder.path().to_str().unwrap(), "-o", "json"]);
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let device = &list["items"][0]["spec"]["devices"][0];
+    let attributes = device["attributes"].as_object().unwrap().iter();
+    let value = |value: &Value| value.as_object().unwrap().values().next().unwrap().clone();
+    let mut printed: serde_json::Map<_, _> = attributes.map(|(name, one)| (name.clone(), value(one))).collect();
+    printed.insert("name".into(), device["name"].clone());
+    assert_eq!(shown, printed);
 }
 
 #[test]
