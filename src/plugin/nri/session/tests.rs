@@ -324,6 +324,21 @@ async fn a_driver_that_pins_nothing_leaves_every_container_alone() {
 }
 
 #[tokio::test]
+async fn memory_nodes_are_left_to_another_drivers_claim_that_brings_them() {
+    let mut node = Node::start(&[], None);
+    let cpus = Grant { cpus: "1".parse().unwrap(), memory_nodes: "0".parse().unwrap(), ..Grant::default() };
+    *node.grants.state() = ([("x".to_owned(), cpus)].into(), None);
+    let mut plugin = node.connect(&[]).await;
+    let mut shared = container("a", "pod", "TOKEN=x", "");
+    shared.env.push("DRA_MEMORY_NODES_1_MAIN=dra.memory".into());
+    let created = plugin.create_placed(pod("pod", "default"), shared).await;
+    assert_eq!(created, Ok(("1".to_owned(), String::new())));
+    let alone = container("b", "pod", "TOKEN=x", "");
+    let created = plugin.create_placed(pod("pod", "default"), alone).await;
+    assert_eq!(created, Ok(("1".to_owned(), "0".to_owned())));
+}
+
+#[tokio::test]
 async fn a_driver_of_memory_alone_leaves_cpus_and_other_containers_alone() {
     let mut node = Node::start_with(Pinning::MemoryNodes, &[], None);
     let memory = Grant { memory_nodes: "1".parse().unwrap(), ..Grant::default() };
