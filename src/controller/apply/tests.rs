@@ -203,3 +203,18 @@ async fn a_slice_that_is_already_gone_needs_no_deleting_and_one_that_stays_is_na
     assert!(writer.delete_slice("s", "another's").await.is_ok() && !api.slices().is_empty());
     assert!(writer.delete_slice("s", "u").await.is_ok() && api.slices().is_empty());
 }
+
+#[tokio::test]
+async fn no_plugin_starts_while_one_of_its_rights_is_known_to_be_blocked() {
+    let api = FakeApi::default();
+    let client = api.client();
+    let events = Series::new(client.clone(), Reporter { controller: "c".into(), instance: None });
+    let metrics = Metrics::new(&mut Registry::default());
+    let writer = Writer { client, namespace: "ns".into(), metrics, events };
+    let taken = |kind| Block::NameTaken { key: child(kind).key, owner: "Helm release x".into() };
+    for (kind, writes) in [(ChildKind::ClusterRole, 0), (ChildKind::DaemonSet, 1)] {
+        let actions = vec![Action::Create(child(ChildKind::DaemonSet))];
+        writer.carry_out(&config(), actions, &[taken(kind)], &mut Memory::default(), at(0)).await;
+        assert_eq!(api.writes().len(), writes, "{kind} is blocked");
+    }
+}
