@@ -12,7 +12,7 @@ pub struct CpuSet(BTreeSet<u32>);
 /// A CPU number past which a list is taken for a mistake: well over the kernel's largest `CONFIG_NR_CPUS` (8192).
 const MAX_CPU: u32 = 65_535;
 
-/// Why a text is no CPU list, or no CPU mask.
+/// Why a text is not a CPU list, or not a CPU mask.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{text:?} is no {form}: {problem}; write {example}")]
 pub struct CpuSetError {

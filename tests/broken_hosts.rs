@@ -72,17 +72,17 @@ const WITHOUT_FIRST_PLACE: [&str; 4] = ["core-cpu0", "core-0-1", "core-1-0", "co
 #[case::unreadable("cpu0/topology/core_id", &Directory, "cannot be read", &WITHOUT_FIRST_PLACE)]
 #[case::pipe("cpu0/topology/core_id", &Pipe, "is empty", &WITHOUT_FIRST_PLACE)]
 #[case::large("cpu0/topology/core_cpus_list", &Large, "is larger than", &ALL)]
-#[case::siblings_without_itself("cpu0/topology/core_cpus_list", &Text("4\n"), "without CPU 0 itself", &ALL)]
+#[case::siblings_without_itself("cpu0/topology/core_cpus_list", &Text("4\n"), "lacks CPU 0 itself", &ALL)]
 #[case::backwards("cpu0/topology/core_cpus_list", &Text("4-0"), "runs backwards", &ALL)]
-#[case::package("cpu0/topology/physical_package_id", &Text("\u{fffd}\u{1}"), "no number", &WITHOUT_FIRST_PLACE)]
+#[case::package("cpu0/topology/physical_package_id", &Text("\u{fffd}\u{1}"), "not a number", &WITHOUT_FIRST_PLACE)]
 #[case::topology_is_a_file("cpu0/topology", &Text("x"), "Not a directory", &["core-cpu0", "core-0-0", "core-0-1", "core-1-0", "core-1-1"])]
-#[case::online_empty("online", &Text(""), "is empty, though", &ALL)]
+#[case::online_empty("online", &Text(""), "is empty, although", &ALL)]
 #[case::online_senseless("online", &Text("all"), "says \"all\"", &ALL)]
 #[case::online_unreadable("online", &Directory, "cannot be read", &ALL)]
 #[case::online_unknown("online", &Text("0-7,9"), "CPUs 9, which have no directory", &["core-cpu9", "core-0-0", "core-0-1", "core-1-0", "core-1-1"])]
-#[case::cache("cpu0/cache/index3/id", &Text("?"), "no number", &ALL)]
-#[case::frequency("cpu0/cpufreq/base_frequency", &Text("fast"), "no number", &ALL)]
-#[case::turbo("intel_pstate/no_turbo", &Text("maybe"), "no number", &ALL)]
+#[case::cache("cpu0/cache/index3/id", &Text("?"), "not a number", &ALL)]
+#[case::frequency("cpu0/cpufreq/base_frequency", &Text("fast"), "not a number", &ALL)]
+#[case::turbo("intel_pstate/no_turbo", &Text("maybe"), "not a number", &ALL)]
 #[case::smt("smt/active", &Text(""), "is empty", &ALL)]
 fn a_broken_file_of_a_cpu_takes_away_only_what_it_told(
     #[case] file: &str,
@@ -138,10 +138,10 @@ fn without_meminfo_the_nodes_tell_the_memory(#[case] broken: &Broken) {
 }
 
 #[rstest]
-#[case::empty(&Text(""), "no architecture that is known")]
-#[case::senseless(&Text("\u{0}\u{1}:::\n:\n\n"), "no architecture that is known")]
+#[case::empty(&Text(""), "does not have the form of any known architecture")]
+#[case::senseless(&Text("\u{0}\u{1}:::\n:\n\n"), "does not have the form of any known architecture")]
 #[case::unreadable(&Directory, "cannot be read")]
-#[case::missing(&Missing, "is not there")]
+#[case::missing(&Missing, "does not exist")]
 fn without_cpuinfo_vendor_and_model_are_left_out(#[case] broken: &Broken, #[case] warning: &str) {
     let root = tempfile::tempdir().unwrap();
     machine().write(root.path()).unwrap();
@@ -166,7 +166,7 @@ fn a_cpu_that_two_nodes_claim_is_on_neither() {
     assert!((0..4).all(|core| known(core) == (core != of_core_0)));
     let warnings = &driver.inventory().warnings;
     assert!(
-        warnings.iter().any(|text| text.contains("node1/cpulist claims CPUs 0, as another node does")),
+        warnings.iter().any(|text| text.contains("node1/cpulist lists CPUs 0, and so does another node")),
         "{warnings:?}"
     );
 }
@@ -179,7 +179,7 @@ fn a_cpu_of_both_halves_of_a_hybrid_processor_has_no_kind() {
     machines::put(root.path(), "sys/devices/cpu_atom/cpus", "0,2-3").unwrap();
     let driver = discover(root.path());
     assert_eq!(first(&driver, "coreType"), None);
-    assert!(driver.inventory().warnings.iter().any(|text| text.contains("cpu_atom/cpus lists CPUs 0, as")));
+    assert!(driver.inventory().warnings.iter().any(|text| text.contains("cpu_atom/cpus lists CPUs 0, and so does")));
 }
 
 /// Any file that discovery reads, of a small machine.

@@ -66,7 +66,7 @@ pub struct ArmPart {
 /// What `/proc/cpuinfo` says of the processors; of the first, where it says the same of all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuInfo {
-    /// The architecture, told by the file's form.
+    /// The architecture, recognised by the file's form.
     pub architecture: Option<Architecture>,
     /// `vendor_id`, such as `GenuineIntel`.
     pub vendor_id: Option<String>,
@@ -94,7 +94,7 @@ impl CpuInfo {
         self.flags.split_ascii_whitespace().any(|has| has == flag)
     }
 
-    /// Whether the file tells instruction set extensions at all.
+    /// Whether the file lists instruction set extensions at all.
     pub fn tells_flags(&self) -> bool {
         !self.flags.is_empty()
     }
@@ -164,7 +164,7 @@ impl Parser {
         true
     }
 
-    /// What the file told.
+    /// What was read from the file.
     pub(super) fn finish(mut self) -> CpuInfo {
         if self.info.architecture == Some(Architecture::I386) && self.lm {
             self.info.architecture = Some(Architecture::Amd64);

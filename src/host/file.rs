@@ -68,7 +68,7 @@ impl<'h> Files<'h> {
     pub(super) fn number(&mut self, file: &str) -> Option<u32> {
         self.value(file, |text| match text.parse::<i64>() {
             Ok(number) => Ok(u32::try_from(number).ok().filter(|&number| number != u32::MAX)),
-            Err(_) => Err("that is no number".to_owned()),
+            Err(_) => Err("not a number".to_owned()),
         })?
     }
 

@@ -1,26 +1,26 @@
-//! A machine as its kernel shows it, before anybody gives it a meaning. Pure.
+//! A machine as its kernel shows it, without interpretation. Pure.
 
 use std::collections::BTreeMap;
 
 use super::cpuinfo::{ArmPart, CpuInfo};
 use crate::cpuset::CpuSet;
 
-/// What one reading of `/proc` and `/sys` told. What is unknown is `None`.
+/// The result of reading `/proc` and `/sys` once. What is unknown is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// The CPUs that are online, by number.
     pub cpus: BTreeMap<u32, Cpu>,
-    /// NUMA nodes by number, also those with memory alone.
+    /// NUMA nodes by number, including those that have only memory.
     pub numa_nodes: BTreeMap<u32, NumaNode>,
     /// `/proc/cpuinfo`.
     pub processor: CpuInfo,
-    /// Memory that the kernel manages, in KiB: what is installed, less what firmware and the kernel itself keep.
+    /// Memory that the kernel manages, in KiB: the installed memory without what firmware and the kernel itself reserve.
     pub memory_kib: Option<u64>,
     /// Whether simultaneous multithreading is on.
     pub smt: Option<bool>,
-    /// Whether the processor may go over its base frequency.
+    /// Whether the processor may exceed its base frequency.
     pub turbo: Option<bool>,
-    /// What could not be read or believed: each names the file.
+    /// What could not be read or is contradictory. Each warning names the file.
     pub warnings: Vec<String>,
 }
 
@@ -41,17 +41,17 @@ pub struct Cpu {
     pub l3: Option<u32>,
     /// The NUMA node.
     pub numa_node: Option<u32>,
-    /// `cpu_capacity`: how much work it does beside the machine's fastest (1024).
+    /// `cpu_capacity`: its performance relative to the machine's fastest CPU (1024).
     pub capacity: Option<u32>,
-    /// Which half of a hybrid x86 processor.
+    /// The kind of core, on a hybrid x86 processor.
     pub hybrid: Option<Hybrid>,
     /// Which Arm core.
     pub arm_part: Option<ArmPart>,
-    /// Frequency it is built for, without turbo, in MHz.
+    /// Nominal frequency without turbo, in MHz.
     pub base_mhz: Option<u32>,
 }
 
-/// The halves of a hybrid x86 processor.
+/// The two kinds of core of a hybrid x86 processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hybrid {
     /// Listed in `/sys/devices/cpu_core/cpus`.
@@ -63,7 +63,7 @@ pub enum Hybrid {
 /// One NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Its CPUs, online or not; none where it has memory alone.
+    /// Its CPUs, online or not; empty for a node that has only memory.
     pub cpus: CpuSet,
     /// Whether it has memory.
     pub has_memory: Option<bool>,

@@ -10,7 +10,7 @@ use crate::cpuset::CpuSet;
 
 const NODES: &str = "sys/devices/system/node";
 
-/// Reads the nodes, and tells each CPU its own. A CPU that two nodes claim is in none.
+/// Reads the nodes, and sets the node of each CPU. A CPU that two nodes list has none.
 pub(super) fn observe_nodes(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>) -> BTreeMap<u32, NumaNode> {
     let numbers = files.numbered(NODES, "node").unwrap_or_default();
     let with_memory = ["has_memory", "has_normal_memory"]
@@ -33,7 +33,7 @@ pub(super) fn observe_nodes(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>
         if !again.is_empty() {
             files.contradiction(
                 &format!("{NODES}/node{number}/cpulist"),
-                format!("claims CPUs {again}, as another node does: their node is unknown"),
+                format!("lists CPUs {again}, and so does another node: their node is unknown"),
             );
             claimed_twice.extend(again.iter());
         }

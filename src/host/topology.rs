@@ -21,8 +21,8 @@ pub(super) fn observe_cpuinfo(files: &mut Files<'_>) -> CpuInfo {
     let found = files.lines("proc/cpuinfo", |line| parser.line(line));
     let info = parser.finish();
     match (found, info.architecture) {
-        (false, _) => files.absent("proc/cpuinfo", "is not there: architecture, vendor and model are unknown"),
-        (true, None) => files.contradiction("proc/cpuinfo", "has the form of no architecture that is known"),
+        (false, _) => files.absent("proc/cpuinfo", "does not exist: architecture, vendor and model are unknown"),
+        (true, None) => files.contradiction("proc/cpuinfo", "does not have the form of any known architecture"),
         (true, Some(_)) => {}
     }
     info
@@ -53,14 +53,14 @@ fn observe_online(files: &mut Files<'_>, directories: &BTreeSet<u32>) -> CpuSet 
     let file = format!("{CPUS}/online");
     let listed = files.list(&file);
     if listed.as_ref().is_some_and(CpuSet::is_empty) {
-        files.contradiction(&file, "is empty, though this machine runs");
+        files.contradiction(&file, "is empty, although this machine is running");
     }
     if let Some(online) = listed.filter(|online| !online.is_empty()) {
         let missing = online.difference(&directories.iter().copied().collect());
         if !missing.is_empty() {
             files.contradiction(
                 &file,
-                format!("lists CPUs {missing}, which have no directory beside it: where they sit is unknown"),
+                format!("lists CPUs {missing}, which have no directory: their topology is unknown"),
             );
         }
         return online;
@@ -81,7 +81,7 @@ fn observe_online(files: &mut Files<'_>, directories: &BTreeSet<u32>) -> CpuSet 
         line.starts_with("cpu")
     });
     let told = if running.is_empty() { "no CPU can be found" } else { "CPUs are known from proc/stat alone" };
-    files.absent(&file, format!("is not there, nor is any CPU's directory: {told}"));
+    files.absent(&file, format!("does not exist, and neither does any CPU's directory: {told}"));
     running
 }
 
@@ -110,7 +110,7 @@ fn observe_siblings(files: &mut Files<'_>, topology: &str, number: u32, online: 
         match listed {
             Some(siblings) if siblings.contains(number) => return Some(siblings.intersection(online)),
             Some(siblings) => {
-                files.contradiction(&file, format!("says {:?}, without CPU {number} itself", siblings.to_string()));
+                files.contradiction(&file, format!("says {:?}, which lacks CPU {number} itself", siblings.to_string()));
             }
             None => {}
         }
@@ -143,7 +143,7 @@ impl HybridCpus {
         if !both.is_empty() {
             files.contradiction(
                 "sys/devices/cpu_atom/cpus",
-                format!("lists CPUs {both}, as sys/devices/cpu_core/cpus does: their kind is unknown"),
+                format!("lists CPUs {both}, and so does sys/devices/cpu_core/cpus: their core type is unknown"),
             );
         }
         Self { performance: performance.difference(&both), efficiency: efficiency.difference(&both) }

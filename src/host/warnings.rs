@@ -1,7 +1,7 @@
-//! What could not be read or believed, told once for each kind of file. Pure.
+//! Warnings about files that cannot be read or are contradictory, one for each kind of file. Pure.
 //!
-//! A host of 512 CPUs whose `core_id` files are unreadable is one fact, not 512: files that differ only in their
-//! numbers and have the same thing wrong with them are told as one, naming the first.
+//! If the `core_id` files of 512 CPUs are unreadable, that is one fact and not 512. Files that differ only in their numbers
+//! and have the same problem get one warning, which names the first.
 
 use std::{
     collections::BTreeMap,
@@ -23,9 +23,9 @@ struct Warning {
 }
 
 impl Warnings {
-    /// Notes that `file` has `problem`; `detail` says it in full (`cannot be read: Permission denied`).
+    /// Notes that `file` has `problem`. `detail` is the message (`cannot be read: Permission denied`).
     ///
-    /// `problem` is what makes two warnings the same kind, and is not shown.
+    /// Warnings with the same `problem` are of one kind; it is not shown.
     pub fn add(&mut self, file: &Path, problem: &'static str, detail: impl Into<String>) {
         let kind = (without_numbers(&file.to_string_lossy()), problem);
         self.0.entry(kind).and_modify(|warning| warning.count += 1).or_insert_with(|| Warning {
@@ -44,7 +44,7 @@ impl Warnings {
     }
 }
 
-/// `path` with each run of digits made one `0`.
+/// `path` with each run of digits replaced by one `0`.
 fn without_numbers(path: &str) -> String {
     let mut kind = String::with_capacity(path.len());
     for character in path.chars() {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_differ_only_in_their_numbers_are_told_once() {
+    fn files_that_differ_only_in_their_numbers_get_one_warning() {
         let mut warnings = Warnings::default();
         for cpu in [9, 10, 11] {
             warnings.add(Path::new(&format!("/sys/cpu{cpu}/core_id")), "empty", "is empty");

@@ -1,7 +1,7 @@
 //! What to write so that the slices in the cluster become the wanted ones. Pure.
 //!
 //! Consumers only look at the highest generation of a pool, and only when all its slices are there. So a change that
-//! takes more than one write moves the whole pool to a new generation: nobody ever sees old and new slices mixed.
+//! takes more than one write moves the whole pool to a new generation: a consumer never sees old and new slices mixed.
 
 use std::{
     borrow::Borrow,
@@ -22,28 +22,28 @@ pub enum Change {
     Delete {
         /// Its name.
         name: String,
-        /// Precondition: it was not deleted and made anew.
+        /// Precondition: it was not deleted and recreated.
         uid: Option<String>,
-        /// Precondition: nobody changed it.
+        /// Precondition: it was not changed.
         resource_version: Option<String>,
     },
-    /// Replace the slice; `metadata.resourceVersion` is set, so a change made meanwhile is a conflict.
+    /// Replace the slice. `metadata.resourceVersion` is set, so that a concurrent change is a conflict.
     Update(ResourceSlice),
     /// Create the slice.
     Create(ResourceSlice),
 }
 
-/// What the API server kept of what it was sent, by slice name.
+/// What the API server made of the slices it was sent, by slice name.
 ///
-/// A server drops fields whose feature gate is off, and a webhook may change others. Both would look like somebody's
-/// change to put right, for ever. So: as long as the same is wanted and the same is there as after the last write, the
-/// two count as equal. Only hashes are kept.
+/// A server drops fields whose feature gate is off, and a webhook may change others. Both would look like a foreign change
+/// that must be reverted, forever. So as long as the wanted slice and the slice in the API are the same as after the last
+/// write, they count as equal. Only hashes are stored.
 #[derive(Clone, Debug, Default)]
-pub struct Kept(HashMap<String, (u64, u64)>);
+pub struct Accepted(HashMap<String, (u64, u64)>);
 
-impl Kept {
-    /// Notes the answer to a create or an update. Returns the fields that were sent and did not come back, such as
-    /// `devices[].taints`: report them (they are the same for every slice).
+impl Accepted {
+    /// Notes the answer to a create or an update. Returns the fields that were sent and dropped, such as
+    /// `devices[].taints`; they are the same for every slice.
     pub fn note(&mut self, sent: &ResourceSlice, kept: &ResourceSlice) -> BTreeSet<String> {
         let Some(name) = kept.metadata.name.clone() else { return BTreeSet::new() };
         if same_content(&sent.spec, &kept.spec) {
@@ -61,8 +61,8 @@ impl Kept {
 }
 
 /// What to write. `wanted` is a whole pool of one driver and node; `current` are the slices of that driver with that
-/// node's name, in any pool and generation, whoever made them.
-pub fn diff<S: Borrow<ResourceSlice>>(wanted: Vec<ResourceSlice>, current: &[S], kept: &Kept) -> Vec<Change> {
+/// node's name, in any pool and generation, by any author.
+pub fn diff<S: Borrow<ResourceSlice>>(wanted: Vec<ResourceSlice>, current: &[S], accepted: &Accepted) -> Vec<Change> {
     let mut by_name: BTreeMap<&str, &ResourceSlice> = BTreeMap::new();
     for slice in current {
         let slice: &ResourceSlice = slice.borrow();
@@ -72,7 +72,7 @@ pub fn diff<S: Borrow<ResourceSlice>>(wanted: Vec<ResourceSlice>, current: &[S],
         .iter()
         .map(|slice| {
             let found = slice.metadata.name.as_deref().and_then(|name| by_name.get(name).copied());
-            // Driver, pool and node cannot be changed by an update: such a slice is deleted and made anew.
+            // Driver, pool and node cannot be changed by an update, so the slice is deleted and recreated.
             found.filter(|found| same_place(&slice.spec, &found.spec))
         })
         .collect();
@@ -88,7 +88,7 @@ pub fn diff<S: Borrow<ResourceSlice>>(wanted: Vec<ResourceSlice>, current: &[S],
         .map(|pool| pool.generation)
         .max()
         .unwrap_or(0);
-    let generation = generation(highest, &wanted, &found, by_name.values().copied(), kept);
+    let generation = generation(highest, &wanted, &found, by_name.values().copied(), accepted);
 
     let deletes = by_name.values().map(|slice| Change::Delete {
         name: slice.metadata.name.clone().unwrap_or_default(),
@@ -100,7 +100,7 @@ pub fn diff<S: Borrow<ResourceSlice>>(wanted: Vec<ResourceSlice>, current: &[S],
     for (mut wanted, found) in wanted.into_iter().zip(found) {
         wanted.spec.pool.generation = generation;
         match found {
-            Some(found) if is_current(&wanted, found, generation, kept) && has_owner(&wanted.metadata, found) => {}
+            Some(found) if is_current(&wanted, found, generation, accepted) && has_owner(&wanted.metadata, found) => {}
             Some(found) => updates.push(Change::Update(updated(wanted, found))),
             None => creates.push(Change::Create(wanted)),
         }
@@ -114,26 +114,26 @@ fn generation<'a>(
     wanted: &[ResourceSlice],
     found: &[Option<&ResourceSlice>],
     mut leftover: impl Iterator<Item = &'a ResourceSlice>,
-    kept: &Kept,
+    accepted: &Accepted,
 ) -> i64 {
     let changed = wanted
         .iter()
         .zip(found)
-        .filter(|(wanted, found)| found.is_none_or(|found| !is_current(wanted, found, highest, kept)))
+        .filter(|(wanted, found)| found.is_none_or(|found| !is_current(wanted, found, highest, accepted)))
         .count();
     let added = found.iter().any(Option::is_none);
     let shrinks = changed > 0 && leftover.any(|slice| slice.spec.pool.generation == highest);
     if added || changed > 1 || shrinks {
-        // After the last generation (only a stranger's slice can have it) start anew: every other is deleted.
+        // After the last generation (only a stranger's slice can have it) start again at 1: every other is deleted.
         highest.checked_add(1).unwrap_or(1)
     } else {
         highest
     }
 }
 
-fn is_current(wanted: &ResourceSlice, found: &ResourceSlice, generation: i64, kept: &Kept) -> bool {
+fn is_current(wanted: &ResourceSlice, found: &ResourceSlice, generation: i64, accepted: &Accepted) -> bool {
     found.spec.pool.generation == generation
-        && (same_content(&wanted.spec, &found.spec) || kept.as_good_as(wanted, found))
+        && (same_content(&wanted.spec, &found.spec) || accepted.as_good_as(wanted, found))
 }
 
 fn same_place(a: &ResourceSliceSpec, b: &ResourceSliceSpec) -> bool {
@@ -147,12 +147,12 @@ fn has_owner(wanted: &ObjectMeta, found: &ResourceSlice) -> bool {
 
 fn updated(wanted: ResourceSlice, found: &ResourceSlice) -> ResourceSlice {
     let mut slice = ResourceSlice {
-        // Labels and annotations are whoever's put them there.
+        // Labels and annotations belong to the one who set them.
         metadata: ObjectMeta { managed_fields: None, ..found.metadata.clone() },
         spec: wanted.spec,
     };
     if !has_owner(&wanted.metadata, found) {
-        // A node that was made anew has another UID; the old owner reference would have the slice collected.
+        // A recreated Node has another UID; with the old owner reference the slice would be garbage-collected.
         slice.metadata.owner_references = wanted.metadata.owner_references;
     }
     keep_times(

@@ -31,14 +31,14 @@ pub struct Pool<'a> {
     pub state: PoolState,
     /// The slices of the highest generation.
     pub slices: Vec<&'a ResourceSlice>,
-    /// Slices of lower generations, which nobody looks at any more.
+    /// Slices of lower generations, which consumers ignore.
     pub obsolete: Vec<&'a ResourceSlice>,
 }
 
 /// Whether devices can be allocated from a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolState {
-    /// All slices are there and agree.
+    /// All slices exist and agree.
     Complete,
     /// Slices are missing (or too many, while some are being replaced).
     Incomplete {
@@ -65,7 +65,7 @@ impl<'a> Pool<'a> {
         self.slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten())
     }
 
-    /// The node whose devices these are; `None` for devices that are no single node's.
+    /// The node whose devices these are; `None` for devices that belong to no single node.
     pub fn node(&self) -> Option<&'a str> {
         self.slices.first().and_then(|slice| slice.spec.node_name.as_deref())
     }
@@ -113,12 +113,12 @@ fn contradiction(slices: &[&ResourceSlice]) -> Option<String> {
     let devices = || slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
     let mut names = HashSet::new();
     if let Some(twice) = devices().find(|device| !names.insert(device.name.as_str())) {
-        return Some(format!("device {} is there twice", twice.name));
+        return Some(format!("device {} is listed twice", twice.name));
     }
     let mut sets = BTreeMap::new();
     for set in slices.iter().flat_map(|slice| slice.spec.shared_counters.iter().flatten()) {
         if sets.insert(set.name.as_str(), &set.counters).is_some() {
-            return Some(format!("counter set {} is there twice", set.name));
+            return Some(format!("counter set {} is listed twice", set.name));
         }
     }
     devices().find_map(|device| {
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn contradictions_name_what_contradicts() {
         let twice = [mk_slice("dra.cpu", "n1", 1, 2, &["a"]), mk_slice("dra.cpu", "n1", 1, 2, &["b", "a"])];
-        assert_eq!(the_reason(&twice), "device a is there twice");
+        assert_eq!(the_reason(&twice), "device a is listed twice");
         let counts = [mk_slice("dra.cpu", "n1", 1, 1, &["a"]), mk_slice("dra.cpu", "n1", 1, 2, &["b"])];
         assert!(the_reason(&counts).starts_with("its slices say resourceSliceCount 1 and 2"));
         assert_eq!(
@@ -250,7 +250,7 @@ mod tests {
         );
         assert_eq!(
             the_reason(&[consumer("set", &["memory"]), counter_slice(&["set", "set"])]),
-            "counter set set is there twice"
+            "counter set set is listed twice"
         );
         assert!(pools(&[consumer("set", &["memory"]), counter_slice(&["set"])])[0].is_complete());
     }

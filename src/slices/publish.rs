@@ -1,7 +1,7 @@
-//! Keeps a node's slices in the API as they should be. IO: the API server.
+//! Publishes a node's slices and keeps them correct in the API. IO: the API server.
 //!
-//! One watch on the driver's slices of this node; who deletes or changes one (the kubelet deletes all when it starts)
-//! sees it put right. In a steady state nothing is written.
+//! Watches the driver's slices of this node. A slice that is deleted or changed is restored (the kubelet deletes all of them
+//! when it starts). In a steady state nothing is written.
 
 mod pace;
 mod seen;
@@ -29,29 +29,29 @@ use tokio::{
 
 use self::{pace::Pace, seen::Seen};
 use super::{
-    diff::{Change, Kept, diff},
+    diff::{Accepted, Change, diff},
     pack::{NodePool, node_owner},
 };
 
-/// Whether the slices are as they should be.
+/// Whether the slices in the API are complete and correct.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// All slices of the pool are there.
+    /// All slices of the pool are published.
     pub complete: bool,
-    /// Why not, for people.
+    /// Why not, as a message.
     pub problem: Option<String>,
 }
 
-/// The devices to publish, in an order that stays the same.
+/// The devices to publish, in a stable order.
 #[derive(Clone)]
 pub struct Offered {
     /// All devices of the node. Shared with the driver: on a node with many devices each copy of them is megabytes.
     pub devices: Arc<dyn AsRef<[Device]> + Send + Sync>,
-    /// Those that are left out, by name.
+    /// The devices that are left out, by name.
     pub withheld: BTreeSet<String>,
 }
 
-/// What is counted.
+/// The publisher's metrics.
 #[derive(Clone, Debug, Default)]
 pub struct PublishCounters {
     /// Writes that the API server accepted.
@@ -60,10 +60,10 @@ pub struct PublishCounters {
     pub errors: Counter,
 }
 
-/// What could not be done, on what.
+/// What failed, on which object.
 #[derive(Debug, thiserror::Error)]
 enum PublishError {
-    #[error("Node {0:?} does not exist (yet); its slices are owned by it: is --node-name the Node's name?")]
+    #[error("Node {0:?} does not exist (yet), and must own the slices: check that --node-name is the Node's name")]
     NoNode(String),
     #[error("cannot read Node {node:?}: {source}")]
     ReadNode { node: String, source: Box<Error> },
@@ -79,9 +79,9 @@ pub struct Publisher {
     offered: watch::Receiver<Offered>,
     counters: PublishCounters,
     seen: Seen,
-    kept: Kept,
+    accepted: Accepted,
     reported: BTreeSet<String>,
-    /// All was well once: later a slice that is missing was taken away.
+    /// The slices were complete once: a slice that is missing later has been deleted.
     published: bool,
 }
 
@@ -101,19 +101,19 @@ impl Publisher {
             offered,
             counters,
             seen: Seen::default(),
-            kept: Kept::default(),
+            accepted: Accepted::default(),
             reported: BTreeSet::new(),
             published: false,
         }
     }
 
-    /// Publishes and keeps the slices, until dropped. They stay in the API then.
+    /// Publishes the slices and keeps them correct until dropped. The slices stay in the API.
     pub async fn run(mut self, status: &watch::Sender<Published>) -> Infallible {
         let selector = format!("spec.driver={},spec.nodeName={}", self.pool.driver, self.pool.node);
         let events = watcher(self.slices.clone(), watcher::Config::default().fields(&selector)).default_backoff();
         let mut events = std::pin::pin!(events);
         let mut pace = Pace::default();
-        // The owner and the list at the same time: the first write waits for both.
+        // The first write needs both the owner and the list, so they are requested at the same time.
         let first_list = first_list(&mut self.seen, &mut events, &self.counters, status);
         let (uid, ()) = tokio::join!(first_owner(&self.client, &self.pool.node, &self.counters, status), first_list);
         self.owned_by(&uid);
@@ -129,7 +129,7 @@ impl Publisher {
                 Err(error) => {
                     self.counters.errors.inc();
                     let problem = error.to_string();
-                    tracing::warn!(problem, "slices are not published; trying again");
+                    tracing::warn!(problem, "publishing the slices failed, retrying");
                     status.send_replace(Published { complete: false, problem: Some(problem) });
                     pace.acted(Instant::now());
                     Some(Instant::now() + pace.pause(Instant::now()))
@@ -147,25 +147,25 @@ impl Publisher {
         }
     }
 
-    /// Whether the event tells something new.
+    /// Whether the event is news.
     fn note(&mut self, event: Option<watcher::Result<Event<ResourceSlice>>>) -> bool {
         match event {
             Some(Ok(event)) => self.seen.note(event),
             Some(Err(error)) => {
                 self.counters.errors.inc();
-                tracing::warn!(%error, "the watch on slices ended; watching again");
+                tracing::warn!(%error, "watching ResourceSlices failed, retrying");
                 false
             }
-            // The watcher's stream has no end.
+            // The watcher's stream never ends.
             None => false,
         }
     }
 
-    /// Writes what it takes to make the slices the wanted ones; how many writes that were.
+    /// Writes until the slices are the wanted ones. Returns the number of writes.
     async fn put_right(&mut self) -> Result<usize, PublishError> {
         let mut changes = self.changes();
         if self.published && changes.iter().any(|change| matches!(change, Change::Create(_))) {
-            // A slice went: perhaps with the Node it was owned by, which may have come back with another UID.
+            // A slice is gone: perhaps with its owner, a Node that may since have been recreated with another UID.
             let uid = owner_uid(&self.client, &self.pool.node).await?;
             self.owned_by(&uid);
             changes = self.changes();
@@ -179,7 +179,7 @@ impl Publisher {
         Ok(count)
     }
 
-    /// What to write. The wanted slices are not kept: on a node with many devices each copy of them is megabytes.
+    /// What to write. The wanted slices are not stored: on a node with many devices each copy takes megabytes.
     fn changes(&mut self) -> Vec<Change> {
         let wanted = {
             let offered = self.offered.borrow_and_update();
@@ -191,7 +191,7 @@ impl Publisher {
                 self.pool.pack(&left.cloned().collect::<Vec<_>>())
             }
         };
-        diff(wanted, &self.seen.slices(), &self.kept)
+        diff(wanted, &self.seen.slices(), &self.accepted)
     }
 
     fn owned_by(&mut self, uid: &str) {
@@ -214,7 +214,7 @@ impl Publisher {
         };
         match answer {
             Ok(answer) => {
-                let dropped = self.kept.note(&sent, &answer);
+                let dropped = self.accepted.note(&sent, &answer);
                 for field in dropped {
                     if self.reported.insert(field.clone()) {
                         tracing::warn!(field, "the API server dropped a field of the slices: is its feature gate off?");
@@ -261,7 +261,7 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// Reads on until the first list is whole.
+/// Reads events until the first list is complete.
 async fn first_list(
     seen: &mut Seen,
     events: &mut (impl Stream<Item = watcher::Result<Event<ResourceSlice>>> + Unpin),
@@ -280,14 +280,14 @@ async fn first_list(
             Err(error) => {
                 counters.errors.inc();
                 let problem = format!("cannot list ResourceSlices: {error}");
-                tracing::warn!(problem, "trying again");
+                tracing::warn!(problem, "retrying");
                 status.send_replace(Published { complete: false, problem: Some(problem) });
             }
         }
     }
 }
 
-/// The Node's UID, however long it takes for the Node to be there.
+/// The Node's UID; waits until the Node exists.
 async fn first_owner(
     client: &Client,
     node: &str,
@@ -301,7 +301,7 @@ async fn first_owner(
             Err(error) => {
                 counters.errors.inc();
                 let problem = error.to_string();
-                tracing::warn!(problem, "trying again");
+                tracing::warn!(problem, "retrying");
                 status.send_replace(Published { complete: false, problem: Some(problem) });
                 pace.acted(Instant::now());
                 sleep(pace.pause(Instant::now())).await;

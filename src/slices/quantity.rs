@@ -1,7 +1,7 @@
 //! The value of a Kubernetes quantity, for comparing. Pure.
 //!
-//! `"1Gi"`, `"1024Mi"` and `"1073741824"` are the same amount written three ways, and an API server may hand back another
-//! form than it was given. Rules: k8s.io/apimachinery `pkg/api/resource` 0.37, whose smallest unit is a billionth (finer
+//! `"1Gi"`, `"1024Mi"` and `"1073741824"` are the same amount written three ways, and an API server may return another
+//! form than it was sent. Rules: k8s.io/apimachinery `pkg/api/resource` 0.37, whose smallest unit is a billionth (finer
 //! is rounded away from zero), and where a binary unit (Ki … Ei) caps the magnitude at 2^63 − 1.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -16,7 +16,7 @@ const BINARY_MAX: i128 = (i64::MAX as i128) * NANO;
 pub struct Amount(i128);
 
 impl Amount {
-    /// Reads a quantity; `None` where it is none, or one that no device has: above 10^29, with an exponent outside
+    /// Parses a quantity; `None` if it is not one, or is one that no device has: above 10^29, with an exponent outside
     /// −9 … 18, or with more than 18 digits of fraction.
     pub fn parse(text: &str) -> Option<Self> {
         let (negative, unsigned) = match text.as_bytes().first()? {
@@ -90,7 +90,7 @@ fn ceil_div(a: i128, b: i128) -> i128 {
     a / b + i128::from(a % b != 0)
 }
 
-/// Whether two quantities are the same amount. Text that is no quantity is only the same as itself.
+/// Whether two quantities are the same amount. Text that is not a quantity equals only itself.
 pub fn same(a: &Quantity, b: &Quantity) -> bool {
     a == b || Amount::parse(&a.0).is_some_and(|amount| Amount::parse(&b.0) == Some(amount))
 }

@@ -1,9 +1,9 @@
-//! Whether two slices say the same, whatever their form. Pure.
+//! Whether two slices mean the same, in whatever form they are written. Pure.
 //!
-//! An API server hands back what it was given in another form: empty lists for none, quantities in canonical form, a
-//! taint with the second it was added. Comparing by value keeps a publisher from writing again and again.
+//! The API server may return another form than it was sent: empty lists for none, quantities in canonical form, a taint
+//! with the second at which it was added. Comparing by value keeps the publisher from writing again and again.
 //!
-//! Each structure is taken apart field by field, so that a field a later Kubernetes adds cannot be forgotten here.
+//! Each structure is destructured field by field, so that a field that a later Kubernetes adds cannot be forgotten here.
 
 #![expect(
     clippy::ref_option,
@@ -19,7 +19,7 @@ use k8s_openapi::api::resource::v1::{
 
 use super::quantity;
 
-/// Whether two slices hold the same, but for the generation of their pool.
+/// Whether two slices are the same except for the generation of their pool.
 pub fn same_content(a: &ResourceSliceSpec, b: &ResourceSliceSpec) -> bool {
     let ResourceSliceSpec {
         all_nodes,
@@ -46,7 +46,7 @@ pub fn same_content(a: &ResourceSliceSpec, b: &ResourceSliceSpec) -> bool {
         && lists(devices, &b.devices, same_device)
 }
 
-/// Whether two devices are the same. A taint with no time of its own is the same as one with.
+/// Whether two devices are the same. A taint without a time is the same as one with a time.
 pub fn same_device(a: &Device, b: &Device) -> bool {
     let Device {
         all_nodes,
@@ -78,7 +78,7 @@ pub fn same_device(a: &Device, b: &Device) -> bool {
         && lists(taints, &b.taints, same_taint)
 }
 
-/// Whether two taints are the same, whenever they were added where one does not say.
+/// Whether two taints are the same. Their times count only if both have one.
 pub fn same_taint(a: &DeviceTaint, b: &DeviceTaint) -> bool {
     let DeviceTaint { effect, key, time_added, value } = a;
     let same_time = match (time_added, &b.time_added) {

@@ -1,4 +1,4 @@
-//! What must hold of the devices of any machine. Pure.
+//! What must be true of the devices of any machine. Pure.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -10,7 +10,7 @@ use dra_operator::{
 };
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 
-/// Each of `cpus` is in exactly one device, and no other is in any.
+/// Each of `cpus` is in exactly one device, and no device has any other CPU.
 pub fn assert_partition(driver: &CpuDevices, cpus: &CpuSet, of: &str) {
     let mut seen = CpuSet::new();
     let devices = &driver.inventory().devices;
@@ -29,8 +29,8 @@ pub fn assert_within_limits(inventory: &Inventory, of: &str) {
     let mut names = BTreeSet::new();
     for device in &inventory.devices {
         let name = &device.name;
-        assert!(is_label(name), "{of}: {name:?} is no DNS label");
-        assert!(names.insert(name), "{of}: {name} is there twice");
+        assert!(is_label(name), "{of}: {name:?} is not a DNS label");
+        assert!(names.insert(name), "{of}: {name} is used twice");
         let attributes = device.attributes.as_ref().unwrap_or_else(|| panic!("{of}: {name} has no attributes"));
         let capacities = device.capacity.as_ref().map_or(0, std::collections::BTreeMap::len);
         assert!(attributes.len() + capacities <= 32, "{of}: {name} has {} attributes", attributes.len());
@@ -43,7 +43,7 @@ pub fn assert_within_limits(inventory: &Inventory, of: &str) {
     }
 }
 
-/// Exactly one value, and none that stands for "unknown".
+/// Exactly one value, and not one that stands for "unknown".
 fn assert_known(value: &DeviceAttribute, of: &str) {
     match value {
         DeviceAttribute { int: Some(int), bool: None, string: None, version: None, .. } => {

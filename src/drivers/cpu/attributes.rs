@@ -25,7 +25,7 @@ use super::{
 const MAX_STRING: usize = 64;
 
 /// A core whose capacity is at most this share of the fastest core's is an efficiency core: big cores at different
-/// clocks (1024, 997, 855) are of one kind beside little ones (731, 280).
+/// clocks (1024, 997, 855) are of one kind, in contrast to little ones (731, 280).
 const EFFICIENCY_SHARE: f64 = 0.75;
 
 pub(super) type Attributes = BTreeMap<String, DeviceAttribute>;
@@ -69,7 +69,7 @@ impl<'m> OfMachine<'m> {
         attributes
     }
 
-    /// Where the device is.
+    /// The device's place in the machine.
     fn place(&self, attributes: &mut Attributes, cpu: &Cpu, threads: &CpuSet) {
         put(attributes, "coreID", cpu.core);
         put(attributes, "socketID", cpu.package);
@@ -78,11 +78,11 @@ impl<'m> OfMachine<'m> {
         put(attributes, "resource.kubernetes.io/numaNode", cpu.numa_node);
         put(attributes, "coreType", self.core_type(cpu));
         put(attributes, "smtEnabled", Some(self.smt));
-        // A list that had to be cut would name other CPUs.
+        // A truncated list would name other CPUs, so one that is too long is left out.
         put(attributes, "cpuIDs", Some(threads.to_string()).filter(|list| list.len() <= MAX_STRING));
     }
 
-    /// What policy asks for; on a vendor's hardware also under the vendor's domain.
+    /// What policies match on; on a vendor's hardware also under the vendor's domain.
     fn facts(&self, attributes: &mut Attributes, cpu: &Cpu, threads: &CpuSet) {
         let Identity { vendor, family, generation, model, domain } = identify(self.processor, cpu.arm_part);
         put(attributes, "architecture", self.processor.architecture.map(Architecture::name));
@@ -100,7 +100,7 @@ impl<'m> OfMachine<'m> {
         }
     }
 
-    /// Instruction sets that applications choose machines by. False is known as well as true, where flags are told.
+    /// Instruction sets by which applications choose machines. If the file lists flags at all, a missing one is false.
     fn instructions(&self, attributes: &mut Attributes) {
         let told: &[(&str, &str)] = match self.processor.architecture {
             Some(architecture) if architecture.is_x86() => {

@@ -72,7 +72,7 @@ impl Scheme {
     }
 }
 
-/// The machine's cores in an order that stays the same, by place, so that whoever takes the next free ones gets
+/// The machine's cores in an order that stays the same, by place, so that a claim for the next free ones gets
 /// neighbours; and what was contradictory.
 pub(super) fn cores(machine: &Machine) -> (Vec<Core<'_>>, Vec<String>) {
     let mut warnings = Vec::new();
@@ -99,7 +99,7 @@ pub(super) fn cores(machine: &Machine) -> (Vec<Core<'_>>, Vec<String>) {
 fn scheme(cores: &[Core<'_>], packages_known: bool) -> Scheme {
     let clashes = |scheme: &Scheme| {
         let mut names = BTreeSet::new();
-        // A core that a scheme cannot name at all is no clash, unless the plain scheme could name it.
+        // A core that a scheme cannot name at all is not a clash, unless the plain scheme can name it.
         cores.iter().any(|core| match scheme.name(core.cpu, packages_known) {
             Some(name) => !names.insert(name),
             None => Scheme::Package.name(core.cpu, packages_known).is_some(),

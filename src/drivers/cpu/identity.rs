@@ -1,6 +1,6 @@
 //! Who made a processor, of which family and generation it is. Pure.
 //!
-//! What cannot be told from `/proc/cpuinfo` is left out: a cloud's own name for an Arm server (Graviton) is not in it.
+//! What `/proc/cpuinfo` does not say is left out, such as a cloud's own name for an Arm server (Graviton).
 
 use crate::host::cpuinfo::{Architecture, ArmPart, CpuInfo};
 
@@ -54,7 +54,7 @@ fn arm(part: Option<ArmPart>) -> Identity {
         family: known.map(|known| known.family),
         generation: known.and_then(|known| known.generation),
         model: known.map(|known| known.model.to_owned()),
-        // Arm is the vendor of the architecture, whoever made the chip.
+        // Arm is the vendor of the architecture, not necessarily of the chip.
         domain: Some("cpu.arm.com"),
     }
 }
@@ -65,7 +65,7 @@ fn plain(text: &str) -> String {
     printable.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a model's name has a word in it, in whatever case: later Xeons shout (`INTEL(R) XEON(R) PLATINUM 8592+`).
+/// Whether a model's name contains a word, ignoring case: later Xeons are in capitals (`INTEL(R) XEON(R) PLATINUM 8592+`).
 fn says(name: &str, word: &str) -> bool {
     name.to_ascii_lowercase().contains(&word.to_ascii_lowercase())
 }

@@ -1,21 +1,21 @@
-//! What a machine's memory is sold as. Pure.
+//! The nominal size of a machine's memory. Pure.
 
 /// GiB in a KiB count.
 const KIB_A_GIB: u64 = 1 << 20;
 
 /// The nominal size in GB of a machine whose kernel manages `kib`.
 ///
-/// The kernel shows less than is installed: firmware keeps some, and page structures take 1.6 %. Policy is written in
-/// what was bought, so the size is the next "round" one that is at most 5 % more: round means an eighth of a power of
-/// two (502.6 GiB → 512, 376 → 384, 30.9 → 32); where none is that near, finer fractions. Below half a GiB it is
-/// unknown.
+/// The kernel shows less than is installed: firmware reserves some, and page structures take 1.6 %. Policies are written in
+/// terms of what was bought, so this is the next "round" size, at most 5 % larger. Round means a multiple of an eighth of a
+/// power of two (502.6 GiB → 512, 376 → 384, 30.9 → 32); if none is that near, finer fractions. Below half a GiB the size
+/// is unknown.
 pub(super) fn nominal_gb(kib: u64) -> Option<i64> {
     let octave = 1_u64.checked_shl(kib.checked_ilog2()?)?;
     let size = [8, 16, 32, 64]
         .into_iter()
         .filter_map(|parts| kib.checked_next_multiple_of((octave / parts).max(KIB_A_GIB)))
         .find(|&size| size - kib <= kib / 20)
-        // Under 8 GiB whole GiB may be farther than that: the nearest.
+        // Below 8 GiB even whole GiB may be farther away than that: take the nearest.
         .unwrap_or((kib.saturating_add(KIB_A_GIB / 2)) / KIB_A_GIB * KIB_A_GIB);
     i64::try_from(size / KIB_A_GIB).ok().filter(|&gb| gb > 0)
 }

@@ -48,7 +48,7 @@ impl Server {
         slice
     }
 
-    fn apply(&mut self, changes: Vec<Change>, kept: &mut Kept) -> BTreeSet<String> {
+    fn apply(&mut self, changes: Vec<Change>, accepted: &mut Accepted) -> BTreeSet<String> {
         let mut dropped = BTreeSet::new();
         for change in changes {
             match change {
@@ -57,14 +57,14 @@ impl Server {
                     assert!(!self.slices.contains_key(&name), "{name} already exists");
                     slice.metadata.uid = Some(format!("uid-{}", self.version));
                     let answer = self.store(slice.clone());
-                    dropped.extend(kept.note(&slice, &answer));
+                    dropped.extend(accepted.note(&slice, &answer));
                 }
                 Change::Update(slice) => {
                     let current = &self.slices[slice.metadata.name.as_ref().unwrap()];
                     assert_eq!(slice.metadata.resource_version, current.metadata.resource_version, "conflict");
                     assert!(same_place(&slice.spec, &current.spec), "immutable fields");
                     let answer = self.store(slice.clone());
-                    dropped.extend(kept.note(&slice, &answer));
+                    dropped.extend(accepted.note(&slice, &answer));
                 }
                 Change::Delete { name, uid, resource_version } => {
                     let gone = self.slices.remove(&name).expect("there");
@@ -91,9 +91,9 @@ impl Server {
         self.slices.values().cloned().collect()
     }
 
-    fn publish(&mut self, wanted: &[ResourceSlice], kept: &mut Kept) -> BTreeSet<String> {
-        let changes = diff(wanted.to_vec(), &self.list(), kept);
-        self.apply(changes, kept)
+    fn publish(&mut self, wanted: &[ResourceSlice], accepted: &mut Accepted) -> BTreeSet<String> {
+        let changes = diff(wanted.to_vec(), &self.list(), accepted);
+        self.apply(changes, accepted)
     }
 }
 
@@ -127,7 +127,7 @@ fn many(count: usize, socket: i64) -> Vec<Device> {
 
 #[test]
 fn an_empty_cluster_gets_generation_one() {
-    let changes = diff(pack(&many(150, 0)), &[] as &[ResourceSlice], &Kept::default());
+    let changes = diff(pack(&many(150, 0)), &[] as &[ResourceSlice], &Accepted::default());
     assert_eq!(changes.len(), 2);
     for change in changes {
         assert!(matches!(change, Change::Create(slice) if slice.spec.pool.generation == 1));
@@ -136,67 +136,67 @@ fn an_empty_cluster_gets_generation_one() {
 
 #[test]
 fn a_change_in_one_slice_keeps_the_generation_and_writes_once() {
-    let (mut server, mut kept) = (Server::default(), Kept::default());
-    server.publish(&pack(&many(150, 0)), &mut kept);
+    let (mut server, mut accepted) = (Server::default(), Accepted::default());
+    server.publish(&pack(&many(150, 0)), &mut accepted);
     server.writes = 0;
     let mut devices = many(150, 0);
     devices[149] = device("core-149", 7, false);
-    server.publish(&pack(&devices), &mut kept);
+    server.publish(&pack(&devices), &mut accepted);
     assert_eq!(server.writes, 1);
     assert!(server.slices.values().all(|slice| slice.spec.pool.generation == 1));
 }
 
 #[test]
 fn a_change_in_two_slices_moves_the_whole_pool_on() {
-    let (mut server, mut kept) = (Server::default(), Kept::default());
-    server.publish(&pack(&many(150, 0)), &mut kept);
-    server.publish(&pack(&many(150, 1)), &mut kept);
+    let (mut server, mut accepted) = (Server::default(), Accepted::default());
+    server.publish(&pack(&many(150, 0)), &mut accepted);
+    server.publish(&pack(&many(150, 1)), &mut accepted);
     assert!(server.slices.values().all(|slice| slice.spec.pool.generation == 2));
 }
 
 #[test]
 fn a_deleted_slice_comes_back() {
-    let (mut server, mut kept) = (Server::default(), Kept::default());
+    let (mut server, mut accepted) = (Server::default(), Accepted::default());
     let wanted = pack(&many(150, 0));
-    server.publish(&wanted, &mut kept);
+    server.publish(&wanted, &mut accepted);
     server.slices.pop_first();
-    server.publish(&wanted, &mut kept);
+    server.publish(&wanted, &mut accepted);
     assert_eq!(server.slices.len(), 2);
-    assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
+    assert_eq!(diff(wanted.clone(), &server.list(), &accepted), []);
 }
 
 #[test]
 fn a_strangers_slice_in_the_pool_is_deleted_and_nothing_else_written() {
-    let (mut server, mut kept) = (Server::default(), Kept::default());
+    let (mut server, mut accepted) = (Server::default(), Accepted::default());
     let wanted = pack(&many(3, 0));
-    server.publish(&wanted, &mut kept);
+    server.publish(&wanted, &mut accepted);
     let mut stranger = wanted[0].clone();
     stranger.metadata.name = Some("stranger".into());
     server.store(stranger);
-    let changes = diff(wanted.clone(), &server.list(), &kept);
+    let changes = diff(wanted.clone(), &server.list(), &accepted);
     assert!(matches!(&changes[..], [Change::Delete { name, .. }] if name == "stranger"), "{changes:?}");
 }
 
 #[test]
 fn a_slice_of_our_name_in_another_pool_is_made_anew() {
-    let (mut server, mut kept) = (Server::default(), Kept::default());
+    let (mut server, mut accepted) = (Server::default(), Accepted::default());
     let wanted = pack(&many(3, 0));
     let mut elsewhere = wanted[0].clone();
     elsewhere.spec.pool.name = "other".into();
     server.store(elsewhere);
-    server.publish(&wanted, &mut kept);
+    server.publish(&wanted, &mut accepted);
     assert_eq!(server.list()[0].spec.pool.name, "node-1");
-    assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
+    assert_eq!(diff(wanted.clone(), &server.list(), &accepted), []);
 }
 
 #[test]
 fn a_taint_that_stays_keeps_the_time_it_was_added() {
-    let (mut server, mut kept) = (Server::default(), Kept::default());
-    server.publish(&pack(&[device("core-0", 0, true)]), &mut kept);
+    let (mut server, mut accepted) = (Server::default(), Accepted::default());
+    server.publish(&pack(&[device("core-0", 0, true)]), &mut accepted);
     let long_ago = Time(Timestamp::from_second(1_700_000_000).unwrap());
     let slice = server.slices.values_mut().next().unwrap();
     slice.spec.devices.as_mut().unwrap()[0].taints.as_mut().unwrap()[0].time_added = Some(long_ago.clone());
-    server.publish(&pack(&[device("core-0", 1, true)]), &mut kept);
+    server.publish(&pack(&[device("core-0", 1, true)]), &mut accepted);
     let slice = server.list().remove(0);
     let taint = slice.spec.devices.unwrap().remove(0).taints.unwrap().remove(0);
     assert_eq!(taint.time_added, Some(long_ago));
@@ -204,16 +204,16 @@ fn a_taint_that_stays_keeps_the_time_it_was_added() {
 
 #[test]
 fn a_dropped_field_is_named_once_and_not_written_again() {
-    let (mut server, mut kept) = (Server { drops_taints: true, ..Server::default() }, Kept::default());
+    let (mut server, mut accepted) = (Server { drops_taints: true, ..Server::default() }, Accepted::default());
     let wanted = pack(&[device("core-0", 0, true), device("core-1", 0, true)]);
-    let dropped = server.publish(&wanted, &mut kept);
+    let dropped = server.publish(&wanted, &mut accepted);
     assert_eq!(dropped.into_iter().collect::<Vec<_>>(), ["devices[].taints"]);
-    assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
+    assert_eq!(diff(wanted.clone(), &server.list(), &accepted), []);
     // What a stranger does to the slice is still put right.
     server.slices.values_mut().next().unwrap().spec.devices.as_mut().unwrap().pop();
-    assert_eq!(diff(wanted.clone(), &server.list(), &kept).len(), 1);
+    assert_eq!(diff(wanted.clone(), &server.list(), &accepted).len(), 1);
     // And another wish is written.
-    assert_eq!(diff(pack(&[device("core-0", 5, true)]), &server.list(), &kept).len(), 1);
+    assert_eq!(diff(pack(&[device("core-0", 5, true)]), &server.list(), &accepted).len(), 1);
 }
 
 #[test]
@@ -224,18 +224,18 @@ fn a_field_inside_a_map_is_named_without_its_key() {
         default: Some(Quantity("1".into())),
         ..Default::default()
     });
-    let kept = pack(&[device("core-0", 0, false)]).remove(0);
-    let dropped = Kept::default().note(&sent, &kept);
+    let accepted = pack(&[device("core-0", 0, false)]).remove(0);
+    let dropped = Accepted::default().note(&sent, &accepted);
     assert_eq!(dropped.into_iter().collect::<Vec<_>>(), ["devices[].capacity[].requestPolicy"]);
 }
 
 #[test]
 fn a_node_made_anew_becomes_the_owner_without_a_new_generation() {
-    let (mut server, mut kept) = (Server::default(), Kept::default());
-    server.publish(&pack(&many(150, 0)), &mut kept);
+    let (mut server, mut accepted) = (Server::default(), Accepted::default());
+    server.publish(&pack(&many(150, 0)), &mut accepted);
     let owner = Some(node_owner("node-1", "new-uid"));
     let wanted = NodePool { owner, ..node_pool() }.pack(&many(150, 0));
-    server.publish(&wanted, &mut kept);
+    server.publish(&wanted, &mut accepted);
     for slice in server.slices.values() {
         assert_eq!(slice.metadata.owner_references.as_ref().unwrap()[0].uid, "new-uid");
         assert_eq!(slice.spec.pool.generation, 1);
@@ -244,14 +244,14 @@ fn a_node_made_anew_becomes_the_owner_without_a_new_generation() {
 
 #[test]
 fn the_last_generation_is_survived() {
-    let (mut server, mut kept) = (Server::default(), Kept::default());
+    let (mut server, mut accepted) = (Server::default(), Accepted::default());
     let wanted = pack(&many(150, 0));
     let mut stranger = wanted[0].clone();
     stranger.metadata.name = Some("stranger".into());
     stranger.spec.pool.generation = i64::MAX;
     server.store(stranger);
-    server.publish(&wanted, &mut kept);
-    assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
+    server.publish(&wanted, &mut accepted);
+    assert_eq!(diff(wanted.clone(), &server.list(), &accepted), []);
 }
 
 fn any_devices() -> impl Strategy<Value = Vec<Device>> {
@@ -319,27 +319,27 @@ proptest! {
     fn whatever_was_there_the_wanted_pool_is_complete_and_then_nothing_is_written(
         wishes in prop::collection::vec((any_devices(), prop::option::of(any_meddling())), 1..4),
     ) {
-        let (mut server, mut kept) = (Server::default(), Kept::default());
+        let (mut server, mut accepted) = (Server::default(), Accepted::default());
         for (devices, meddling) in wishes {
             if let Some(meddling) = meddling {
                 meddle(&mut server, &meddling);
             }
             let wanted = pack(&devices);
-            server.publish(&wanted, &mut kept);
+            server.publish(&wanted, &mut accepted);
             server.look();
             let (_, seen) = server.complete.last().expect("complete");
             prop_assert!(same_devices(seen, &devices));
             prop_assert_eq!(server.slices.len(), wanted.len());
-            prop_assert_eq!(diff(wanted.clone(), &server.list(), &kept), []);
-            prop_assert_eq!(diff(wanted.clone(), &server.list(), &Kept::default()), [], "also by one who did not write it");
+            prop_assert_eq!(diff(wanted.clone(), &server.list(), &accepted), []);
+            prop_assert_eq!(diff(wanted.clone(), &server.list(), &Accepted::default()), [], "also by one who did not write it");
         }
     }
 
     #[test]
     fn nobody_ever_sees_old_and_new_devices_mixed(before in any_devices(), after in any_devices()) {
-        let (mut server, mut kept) = (Server::default(), Kept::default());
-        server.publish(&pack(&before), &mut kept);
-        server.publish(&pack(&after), &mut kept);
+        let (mut server, mut accepted) = (Server::default(), Accepted::default());
+        server.publish(&pack(&before), &mut accepted);
+        server.publish(&pack(&after), &mut accepted);
         for (generation, seen) in &server.complete {
             let whole = [&before, &after].into_iter().any(|devices| {
                 // Slices are listed by name, so their order is that of the names.

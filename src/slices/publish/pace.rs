@@ -1,4 +1,4 @@
-//! How long to wait before putting something right (again). Pure, but for the jitter's randomness.
+//! How long to wait before the next write. Pure, except for the random jitter.
 
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ impl Pace {
         self.last = Some(now);
     }
 
-    /// How long to wait now, with a quarter of it left to chance: nodes do not come back in step after an outage.
+    /// How long to wait now. A quarter of it is random, so that nodes do not retry in step after an outage.
     pub(super) fn pause(&self, now: Instant) -> Duration {
         if self.last.is_none_or(|last| now - last >= CALM) {
             return BACKOFF.first;
         }
-        // Without randomness there is no jitter, and still a pause.
+        // If the system has no random numbers, the pause has no jitter.
         let chance = f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX);
         BACKOFF.pause(self.repeats).mul_f64(0.75 + 0.25 * chance)
     }

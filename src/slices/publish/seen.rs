@@ -1,4 +1,4 @@
-//! The slices as last seen, by watch or in the answer to an own write. Pure.
+//! The slices as last seen, in a watch event or in the answer to one of our writes. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use kube::runtime::watcher::Event;
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     slices: BTreeMap<String, ResourceSlice>,
-    /// What a list brings, until it is whole.
+    /// The items of a list that is not complete yet.
     list: BTreeMap<String, ResourceSlice>,
 }
 
@@ -19,7 +19,7 @@ impl Seen {
         self.slices.values().collect()
     }
 
-    /// Takes in what the watch tells; whether it is news. Own writes come back as events and are none.
+    /// Notes a watch event. Returns whether it is news: the events of our own writes are not.
     pub(super) fn note(&mut self, event: Event<ResourceSlice>) -> bool {
         match event {
             Event::Init => {
@@ -44,19 +44,19 @@ impl Seen {
             }
             Event::Delete(slice) => {
                 let name = slice.metadata.name.unwrap_or_default();
-                // Made anew meanwhile, by an own write whose event is yet to come: not this one is gone.
+                // It was recreated meanwhile by one of our writes, whose event is still to come.
                 let same = self.slices.get(&name).is_some_and(|known| known.metadata.uid == slice.metadata.uid);
                 same && self.slices.remove(&name).is_some()
             }
         }
     }
 
-    /// Takes in the answer to an own write.
+    /// Notes the answer to one of our writes.
     pub(super) fn wrote(&mut self, slice: ResourceSlice) {
         put(&mut self.slices, slice);
     }
 
-    /// Notes that there is no such slice.
+    /// Notes that the slice does not exist.
     pub(super) fn is_gone(&mut self, name: &str) {
         self.slices.remove(name);
     }
@@ -67,8 +67,8 @@ fn put(slices: &mut BTreeMap<String, ResourceSlice>, mut slice: ResourceSlice) {
     slices.insert(slice.metadata.name.clone().unwrap_or_default(), slice);
 }
 
-/// Resource versions of one kind are numbers that grow (KEP-5504, since 1.35 promised); what is no number is taken for
-/// later.
+/// Resource versions of one kind are numbers that grow (KEP-5504, since 1.35 promised); a version that is not a
+/// number counts as later.
 fn is_later(slice: &ResourceSlice, known: &ResourceSlice) -> bool {
     let version = |slice: &ResourceSlice| slice.metadata.resource_version.as_deref()?.parse::<u128>().ok();
     match (version(slice), version(known)) {
