@@ -99,6 +99,22 @@ fn a_walk_follows_real_calls_and_does_not_lose_its_reader() {
 }
 
 #[test]
+fn files_that_the_development_pages_name_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut named = 0;
+    for entry in fs::read_dir(root.join("docs/development")).unwrap() {
+        let page = entry.unwrap().path();
+        let text = fs::read_to_string(&page).unwrap();
+        for path in text.split('`').filter(|word| word.starts_with("src/") || word.starts_with("tests/")) {
+            let path = path.split(['*', ' ']).next().unwrap();
+            assert!(root.join(path).exists(), "{}: {path} is not there", page.display());
+            named += 1;
+        }
+    }
+    assert!(named > 50, "only {named} paths were found");
+}
+
+#[test]
 fn a_walk_of_calls_that_are_not_there_is_refused() {
     let source = |file: &str| -> String {
         match file {
