@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use kube::{
     Api, Client,
     runtime::{
@@ -34,6 +34,8 @@ const TOGETHER: Duration = Duration::from_millis(100);
 const SHARE: u32 = 8;
 /// Between two checks for an API that is missing.
 const CHECK_EVERY: Duration = Duration::from_secs(15);
+/// How long a reconcile may take to end once the controller is stopped: a pod has 30 s.
+const END: Duration = Duration::from_secs(20);
 
 /// What the controller is run with.
 pub struct Operator {
@@ -69,14 +71,20 @@ impl Operator {
         };
 
         // Wait for leadership. No loop turns in a standby: its heartbeat comes from here.
-        let candidate = Candidate::new(&self.client, &self.settings.namespace, &pod).await?;
-        let leads = candidate.lead(|| self.health.enter(Phase::StandingBy));
-        let heartbeat = self.heartbeat().for_each(async |()| {});
-        tokio::select! {
-            leads = leads => leads?,
+        let leads = async {
+            let candidate = Candidate::new(&self.client, &self.settings.namespace, &pod).await?;
+            candidate.lead(|| self.health.enter(Phase::StandingBy)).await?;
+            Ok::<_, leader::Error>(candidate)
+        };
+        let heartbeat = async {
+            self.heartbeat().for_each(async |()| {}).await;
+            std::future::pending().await
+        };
+        let candidate = tokio::select! {
+            candidate = leads => candidate?,
             () = stop.cancelled() => return Ok(()),
-            () = heartbeat => {}
-        }
+            never = heartbeat => match never {},
+        };
         tracing::info!(pod, "leading");
 
         // Lead until stopped, or until the Lease is lost.
@@ -102,7 +110,7 @@ impl Operator {
         let controller = Controller::new(configs, watcher::Config::default())
             .with_config(Tuning::default().concurrency(1))
             .reconcile_all_on(coalesced(Arc::clone(&news), Arc::clone(&pace)))
-            .graceful_shutdown_on(stop.cancelled_owned());
+            .graceful_shutdown_on(stop.clone().cancelled_owned());
 
         let context = Arc::new(Context {
             writer: Writer {
@@ -146,9 +154,20 @@ impl Operator {
             }
         });
 
-        // Only the first of these ends, when it is stopped.
+        // kube's Controller lets a reconcile end. It does not notice the stop before it has listed the configs, but then
+        // there is nothing that could end.
+        let stopped = async {
+            stop.cancelled().await;
+            if configs.wait_until_ready().now_or_never().is_some() {
+                sleep(END).await;
+                tracing::warn!("a reconcile did not end within {} s", END.as_secs());
+            }
+        };
+
+        // Only the first two of these end, when the controller is stopped.
         tokio::select! {
             () = reconciles => {}
+            () = stopped => {}
             () = filled => {}
             () = self.follow(changes, &news) => {}
             () = self.check_api(&missing_api, &news) => {}

@@ -28,10 +28,14 @@ struct Running {
 
 impl Running {
     fn start(api: &FakeApi, pod: Option<&str>) -> Self {
+        Self::start_with(api.client(), api, pod)
+    }
+
+    fn start_with(client: Client, api: &FakeApi, pod: Option<&str>) -> Self {
         let mut registry = Registry::default();
         let health = Arc::new(Health::default());
         let operator = Operator {
-            client: api.client(),
+            client,
             settings: Settings { namespace: "ns".into(), image: "i".into(), ..Settings::default() },
             pod: pod.map(Into::into),
             metrics: Metrics::new(&mut registry),
@@ -166,6 +170,19 @@ async fn a_leader_has_the_lease_gives_it_back_when_stopped_and_ends_when_it_is_l
     api.delete(LEASE);
     let lost = running.ends.await.unwrap().unwrap_err();
     assert_eq!(lost.to_string(), "lost the Lease dra-operator: another instance may lead; restarting");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_whose_api_server_does_not_answer_can_be_stopped() {
+    for pod in [None, Some("me")] {
+        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
+        });
+        let running = Running::start_with(Client::new(silent, "ns"), &FakeApi::default(), pod);
+        sleep(Duration::from_mins(1)).await;
+        let stopped = timeout(END + Duration::from_secs(1), running.stopped()).await;
+        assert!(stopped.expect("it ends in time").is_ok(), "{pod:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
