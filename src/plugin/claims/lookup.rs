@@ -1,5 +1,7 @@
 //! What NRI asks of the claims. Pure: answers from memory.
 
+use std::collections::BTreeSet;
+
 use tokio::sync::watch;
 
 use super::{Claims, cdi::token_of};
@@ -12,9 +14,12 @@ impl Grants for Claims {
     fn of_container(&self, container: &ContainerIdentity<'_>) -> Result<Option<Grant>, Refusal> {
         let prepared = self.lock();
 
-        // A container may use several requests, and each has brought its mark.
+        // A container may use several requests, and each has brought its mark. The same mark twice brings nothing more: the
+        // pod's author can write a mark that is known from another pod of the claim.
+        let mut seen = BTreeSet::new();
+        let tokens = container.env.iter().filter_map(|variable| token_of(&self.driver_name, variable));
         let mut whole: Option<Grant> = None;
-        for token in container.env.iter().filter_map(|variable| token_of(&self.driver_name, variable)) {
+        for token in tokens.filter(|token| seen.insert(*token)) {
             let (driver, namespace) = (self.driver_name.clone(), container.pod_namespace.to_owned());
             let (pod, named) = (container.pod_name.to_owned(), container.container_name.to_owned());
             let Some((claim, request)) = prepared.by_token(token) else {

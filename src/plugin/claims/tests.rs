@@ -77,6 +77,30 @@ async fn a_container_gets_what_all_its_marks_stand_for_and_one_without_gets_none
 }
 
 #[tokio::test]
+async fn a_mark_that_a_container_carries_twice_counts_once() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    let mut env = prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
+    // A kind whose requests bring amounts.
+    claims.change(|prepared| {
+        let mut claim = prepared.remove("uid-a").unwrap();
+        claim.requests[0].grant.memory_limit = Some(1 << 30);
+        prepared.reset(vec![claim]);
+    });
+    let mark = env.iter().find_map(|variable| variable.strip_prefix("DRA_CLAIM_UID_A_MAIN=")).unwrap();
+    env.push(format!("DRA_CLAIM_AGAIN={mark}"));
+    let container = ContainerIdentity {
+        pod_uid: "p",
+        pod_namespace: "apps",
+        pod_name: "pod",
+        container_name: "c",
+        env: &env,
+        cdi_devices: &[],
+    };
+    assert_eq!(claims.of_container(&container).unwrap().unwrap().memory_limit, Some(1 << 30));
+}
+
+#[tokio::test]
 async fn a_mark_that_is_copied_forged_or_of_an_unprepared_claim_is_refused() {
     let machine = Machine::new();
     let claims = active(&machine).await;
