@@ -38,7 +38,7 @@ pub trait Kind: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Pools that belong to no single node and that the plugin of every node may write.
+    /// Pools that belong to no single node and that the plugin of every node may write. Their slices must name no node.
     fn shared_pools(&self) -> Vec<String> {
         Vec::new()
     }

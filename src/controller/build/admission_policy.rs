@@ -115,7 +115,11 @@ pub(super) fn build(config: &Config, settings: &Settings) -> ValidatingAdmission
 
 /// The alternative that a slice belongs to a pool of no single node, where the kind of device has such pools.
 fn or_shared(slice: &str, pools: &[String]) -> String {
-    if pools.is_empty() { String::new() } else { format!(" || {slice}.pool.name in {pools:?}") }
+    if pools.is_empty() {
+        return String::new();
+    }
+    // Such a slice names no node. If it could, a plugin could publish devices of another node in the shared pool.
+    format!(" || {slice}.?nodeName.orValue('') == '' && {slice}.pool.name in {pools:?}")
 }
 
 /// Whether a new slice has a name that `slices::pack` gives to slices of this node; names cannot change later.
@@ -141,6 +145,8 @@ pub(super) fn build_binding(config: &Config) -> ValidatingAdmissionPolicyBinding
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use k8s_openapi::api::resource::v1::Device;
     use kube_cel::{
         KubeCelExt,
@@ -150,7 +156,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::slices::pack::NodePool;
+    use crate::{
+        controller::testing::{Fabric, mk_config},
+        slices::pack::NodePool,
+    };
 
     /// What the rule about names says when a plugin on `node` creates a slice of that name.
     fn may_create(node: &str, driver: &str, name: &str) -> bool {
@@ -162,6 +171,42 @@ mod tests {
         match Program::compile(&super::own_name()).unwrap().execute(&context).unwrap() {
             Value::Bool(allowed) => allowed,
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// Whether the rules about nodes and pools let the plugin on `node-a` create a slice. `fabric` is a shared pool.
+    fn may_publish(node: Option<&str>, pool: &str) -> bool {
+        let config = Config { kind: Arc::new(Fabric), ..mk_config("nics", &json!({})) };
+        let validations = super::build(&config, &Settings::default()).spec.unwrap().validations.unwrap();
+        let mut slice = json!({"driver": "dra.nic", "pool": {"name": pool}});
+        if let Some(node) = node {
+            slice["nodeName"] = json!(node);
+        }
+        let mut context = Context::default().with_all();
+        let variables = json!({"ownNode": "node-a", "slices": [slice]});
+        context.add_variable_from_value("variables", to_value(variables).unwrap());
+        context.add_variable_from_value("request", to_value(json!({"operation": "CREATE"})).unwrap());
+        context.add_variable_from_value("object", to_value(json!({"spec": slice})).unwrap());
+        [1, 3].into_iter().all(|rule: usize| {
+            // Optional fields are not part of this CEL implementation.
+            let expression = ["s", "object.spec"].iter().fold(validations[rule].expression.clone(), |text, slice| {
+                let optional = format!("{slice}.?nodeName.orValue('')");
+                text.replace(&optional, &format!("(has({slice}.nodeName) ? {slice}.nodeName : '')"))
+            });
+            match Program::compile(&expression).unwrap().execute(&context).unwrap() {
+                Value::Bool(allowed) => allowed,
+                other => panic!("{other:?}"),
+            }
+        })
+    }
+
+    #[test]
+    fn a_slice_of_a_shared_pool_must_not_name_another_node() {
+        assert!(may_publish(Some("node-a"), "node-a"));
+        assert!(may_publish(None, "fabric"));
+        for (node, pool) in [(Some("node-b"), "fabric"), (Some("node-b"), "node-a"), (None, "node-b"), (None, "node-a")]
+        {
+            assert!(!may_publish(node, pool), "{node:?} {pool}");
         }
     }
 

@@ -59,11 +59,11 @@ fn a_kind_with_pools_of_no_single_node_may_write_those_pools_and_no_others() {
     let (shared, cpu) = (expressions(&fabric(&json!({}))), expressions(&mk_config("cpu", &json!({}))));
     assert_eq!(
         shared[1],
-        r#"variables.slices.all(s, s.?nodeName.orValue('') == variables.ownNode || s.pool.name in ["fabric"])"#
+        r#"variables.slices.all(s, s.?nodeName.orValue('') == variables.ownNode || s.?nodeName.orValue('') == '' && s.pool.name in ["fabric"])"#
     );
     assert_eq!(
         shared[3],
-        r#"request.operation == 'DELETE' || object.spec.pool.name == variables.ownNode || object.spec.pool.name in ["fabric"]"#
+        r#"request.operation == 'DELETE' || object.spec.pool.name == variables.ownNode || object.spec.?nodeName.orValue('') == '' && object.spec.pool.name in ["fabric"]"#
     );
     assert!(cpu.iter().all(|expression| !expression.contains("fabric")), "{cpu:?}");
     assert_eq!((&shared[0], &shared[4]), (&cpu[0], &cpu[4]), "the other rules hold for every kind");
