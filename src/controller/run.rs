@@ -14,7 +14,7 @@ use kube::{
 };
 use tokio::{
     sync::{Notify, watch},
-    time::{interval, sleep},
+    time::{interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +36,8 @@ const SHARE: u32 = 8;
 const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// How long a reconcile may take to end once the controller is stopped: a pod has 30 s.
 const END: Duration = Duration::from_secs(20);
+/// How long giving the Lease back may take after that. One that is kept ends with its pod.
+const RESIGN: Duration = Duration::from_secs(5);
 
 /// What the controller is run with.
 pub struct Operator {
@@ -92,7 +94,7 @@ impl Operator {
             () = self.work(stop) => Ok(()),
             () = candidate.lost() => Err(Error::Lost),
         };
-        candidate.resign().await;
+        timeout(RESIGN, candidate.resign()).await.ok();
         done
     }
 

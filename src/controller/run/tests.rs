@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use prometheus_client::{encoding::text, registry::Registry};
 use serde_json::{Value, json};
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::task::JoinHandle;
 
 use super::*;
 use crate::{
@@ -183,6 +183,30 @@ async fn a_controller_whose_api_server_does_not_answer_can_be_stopped() {
         let stopped = timeout(END + Duration::from_secs(1), running.stopped()).await;
         assert!(stopped.expect("it ends in time").is_ok(), "{pod:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_api_server_stops_answering_can_be_stopped() {
+    let api = FakeApi::default();
+    api.put(POD, json!({"metadata": {"name": "me", "uid": "me"}, "spec": {"containers": []}}));
+    let (client, silent) = (api.client(), CancellationToken::new());
+    let server = tower::service_fn({
+        let silent = silent.clone();
+        move |request: http::Request<kube::client::Body>| {
+            let (client, silent) = (client.clone(), silent.clone());
+            async move {
+                if silent.is_cancelled() {
+                    std::future::pending::<()>().await;
+                }
+                client.send(request).await
+            }
+        }
+    });
+    let running = Running::start_with(Client::new(server, "ns"), &api, Some("me"));
+    running.until("it leads", |api| api.get(LEASE).is_some()).await;
+    silent.cancel();
+    let stopped = timeout(Duration::from_secs(30), running.stopped()).await;
+    assert!(stopped.expect("it ends before it is killed").is_ok());
 }
 
 #[tokio::test(start_paused = true)]
