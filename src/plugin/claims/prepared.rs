@@ -318,10 +318,11 @@ impl PreparedClaims {
 
             if !request.admin()
                 && let Some(Conflict { what, with }) = driver.conflict(&request.grant, &grants)
-                && let Some((holder, _)) = held.get(with)
             {
-                let (request, holder, uid) = (request.name.clone(), holder.named(), holder.uid.clone());
-                return Err(HeldError::Conflict { request, what, holder, uid });
+                // An index that is not among the held ones is a fault of the kind, and no reason to give a device twice.
+                let named = |(holder, _): &&(&PreparedClaim, _)| (holder.named(), holder.uid.clone());
+                let (holder, uid) = held.get(with).map_or_else(|| ("of unknown name".into(), "?".into()), named);
+                return Err(HeldError::Conflict { request: request.name.clone(), what, holder, uid });
             }
         }
         self.put(claim);
@@ -364,8 +365,18 @@ impl PreparedClaims {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use futures::future::BoxFuture;
+    use tokio::sync::watch;
+
     use super::*;
-    use crate::{api::Granularity, cpuset::CpuSet, drivers::cpu::CpuDriver, host::Host};
+    use crate::{
+        api::Granularity,
+        cpuset::CpuSet,
+        drivers::{GrantError, Inventory, cpu::CpuDriver, pinning::Pinning},
+        host::Host,
+    };
 
     fn claim(uid: &str, device: &str, cpus: &str) -> PreparedClaim {
         PreparedClaim {
@@ -419,6 +430,51 @@ mod tests {
 
     fn named(uid: &str) -> ClaimRef {
         ClaimRef { namespace: "apps".into(), name: format!("claim-{uid}"), uid: uid.into() }
+    }
+
+    /// A kind that says that nothing goes together, and names a grant that is not there.
+    struct Confused(CpuDriver);
+
+    impl Driver for Confused {
+        fn inventory(&self) -> watch::Receiver<Arc<Inventory>> {
+            self.0.inventory()
+        }
+
+        fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError> {
+            self.0.grant(devices)
+        }
+
+        fn conflict(&self, _: &Grant, held: &[&Grant]) -> Option<Conflict> {
+            Some(Conflict { what: "everything".into(), with: held.len() })
+        }
+
+        fn check(&self, grant: &Grant) -> Result<(), GrantError> {
+            self.0.check(grant)
+        }
+
+        fn remainder(&self, held: &[&Grant]) -> Option<Grant> {
+            self.0.remainder(held)
+        }
+
+        fn overlapping(&self, held: &[&Grant]) -> Vec<String> {
+            self.0.overlapping(held)
+        }
+
+        fn changed(&self) -> BoxFuture<'_, String> {
+            self.0.changed()
+        }
+
+        fn pinning(&self) -> Pinning {
+            self.0.pinning()
+        }
+    }
+
+    #[test]
+    fn a_conflict_with_no_known_grant_is_a_conflict_all_the_same() {
+        let cpus = CpuDriver::observe(Host::at("/nonexistent"), Granularity::Core, &CpuSet::new());
+        let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
+        let error = claims.insert(claim("b", "core-0-2", "2"), &Confused(cpus)).unwrap_err();
+        assert!(error.to_string().contains("over everything") && error.passes(), "{error}");
     }
 
     #[test]
