@@ -1,20 +1,20 @@
-//! Pauses between attempts that double. Pure: callers count the attempts and keep the time.
+//! Exponential backoff. Pure: callers count the attempts and track the time.
 
 use std::time::Duration;
 
-/// A first pause, doubled for every further attempt, up to a longest one.
+/// The first pause is doubled for every further attempt, up to a maximum.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     /// The pause after the first attempt.
     pub first: Duration,
-    /// No pause is longer.
+    /// The maximum pause.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The pause after the first attempt and `repeats` more in a row.
+    /// The pause after the first attempt and `repeats` more consecutive ones.
     pub fn pause(&self, repeats: u32) -> Duration {
-        // Past 31 doublings any pause in use has long reached the longest one.
+        // After 31 doublings every pause in use has long reached its maximum.
         let factor = 1_u32.checked_shl(repeats).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.longest)
     }

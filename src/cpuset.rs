@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// A CPU number past which a list is taken for a mistake: well over the kernel's largest `CONFIG_NR_CPUS` (8192).
+/// A CPU number above this is taken for a mistake: it is well above the kernel's largest `CONFIG_NR_CPUS` (8192).
 const MAX_CPU: u32 = 65_535;
 
-/// Why a text is not a CPU list, or not a CPU mask.
+/// The text is not a valid CPU list or CPU mask.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{text:?} is no {form}: {problem}; write {example}")]
+#[error("{text:?} is not a {form}: {problem}; write {example}")]
 pub struct CpuSetError {
     text: String,
     problem: String,
@@ -35,7 +35,7 @@ impl CpuSet {
         Self::default()
     }
 
-    /// Reads a mask as sysfs writes it: 32-bit words in hexadecimal, the highest first (`00000001,000000ff`).
+    /// Parses a mask as sysfs writes it: 32-bit words in hexadecimal, highest first (`00000001,000000ff`).
     pub fn from_mask(text: &str) -> Result<Self, CpuSetError> {
         let error = |problem: String| CpuSetError {
             text: text.chars().take(80).collect(),
@@ -45,7 +45,7 @@ impl CpuSet {
         };
         let mut cpus = BTreeSet::new();
         for (first, word) in (0..=MAX_CPU).step_by(32).zip(text.trim().rsplit(',')) {
-            let bits = u32::from_str_radix(word, 16).map_err(|_| error(format!("{word:?} is no 32-bit word")))?;
+            let bits = u32::from_str_radix(word, 16).map_err(|_| error(format!("{word:?} is not a 32-bit word")))?;
             cpus.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| first + bit));
         }
         Ok(Self(cpus))
@@ -202,7 +202,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in ".{0,40}") {
+        fn no_text_causes_a_panic(text in ".{0,40}") {
             let _: Result<CpuSet, _> = text.parse();
             let _: Result<CpuSet, _> = CpuSet::from_mask(&text);
         }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(CpuSet::from_mask("00000001,80000003\n").unwrap().to_string(), "0-1,31-32");
         assert_eq!(CpuSet::from_mask("f").unwrap().to_string(), "0-3");
         assert_eq!(CpuSet::from_mask("0000,00000000,00000010").unwrap().to_string(), "4");
-        assert!(CpuSet::from_mask("1,,2").unwrap_err().to_string().contains("no 32-bit word"));
+        assert!(CpuSet::from_mask("1,,2").unwrap_err().to_string().contains("not a 32-bit word"));
     }
 
     #[test]

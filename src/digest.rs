@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-/// The whole digest: for checksums.
+/// The full digest, for checksums.
 pub fn sha256(data: impl AsRef<[u8]>) -> String {
     Sha256::digest(data).iter().fold(String::new(), |mut hex, byte| {
         // Writing to a String cannot fail.
@@ -13,7 +13,7 @@ pub fn sha256(data: impl AsRef<[u8]>) -> String {
     })
 }
 
-/// The first `digits` of the digest: for names that must differ, where the whole of it would be too long.
+/// The first `digits` of the digest, for names that must be unique but short.
 pub fn short_sha256(data: impl AsRef<[u8]>, digits: usize) -> String {
     let mut hex = sha256(data);
     hex.truncate(digits);

@@ -1,7 +1,7 @@
 //! The HTTP port of the controller and the node plugin, for probes and metrics. IO: a TCP port.
 //!
-//! Everyone who can reach the port may connect. So the number of connections is limited, and a new one closes the oldest:
-//! a client that holds many connections cannot exhaust the process's file descriptors or keep probes out.
+//! Anyone who can reach the port may connect. So the number of connections is limited, and a new one closes the oldest:
+//! a client that holds many connections can neither exhaust the process's file descriptors nor keep probes out.
 
 use std::{collections::VecDeque, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -25,11 +25,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// The media type of OpenMetrics 1.0.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// How many connections may be open at once.
+/// Maximum number of open connections.
 const CONNECTIONS: usize = 64;
-/// How many bytes a connection may buffer. Requests are short here.
+/// Maximum number of bytes that a connection may buffer. Requests are short here.
 const BUFFER: usize = 16 * 1024;
-/// The pause after a failure to accept a connection, such as for lack of file descriptors.
+/// The pause after failing to accept a connection, for example when out of file descriptors.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// The port cannot be served.
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_with_many_connections_keeps_no_other_out_and_the_oldest_are_closed() {
+    async fn the_oldest_connections_of_a_greedy_client_are_closed_for_new_ones() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/healthz", get(async || "ok\n"));

@@ -1,18 +1,18 @@
-//! The library behind the one binary: the controller, the node plugin, and the verbs at the prompt.
+//! The library behind the single binary: the controller, the node plugin, and the command-line tools.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `api` | the custom resource: its types, their validation, and what they mean once parsed |
-//! | `slices` | devices into ResourceSlices, and ResourceSlices kept published |
-//! | `host` | `/proc` and `/sys` into a `Machine` |
-//! | `drivers` | a folder for each kind of device: a machine into devices, an allocation into a grant |
-//! | `policy` | a policy into DeviceClasses, and a preview of what they match |
+//! | `slices` | turns devices into ResourceSlices, and keeps them published |
+//! | `host` | reads `/proc` and `/sys` into a `Machine` |
+//! | `drivers` | a folder for each kind of device: turns a machine into devices, and an allocation into a grant |
+//! | `policy` | turns a policy into DeviceClasses, and previews what they match |
 //! | `plugin` | the node plugin: the kubelet's calls, the claims, the container runtime's hooks |
-//! | `controller` | a DraDriverConfig into objects and a status, a folder for each step |
-//! | `cli` | the verbs |
+//! | `controller` | turns a DraDriverConfig into objects and a status, with a folder for each step |
+//! | `cli` | the subcommands |
 //!
-//! The others are one rule each, said in one place. Dependencies go one way, and a test holds every `use` to it: a module
-//! uses only modules that come before it on this line.
+//! Each of the others holds one rule that several modules share. Dependencies go one way, and a test checks every
+//! `use`: a module uses only modules that come before it on this line.
 //!
 //! `backoff, cpuset, digest, dns, http, replace, shorten, suggest ← api, host, slices ← drivers ← policy ← plugin, controller ← cli`
 

@@ -1,4 +1,4 @@
-//! The one binary. The library does all the work.
+//! The entry point. The library does all the work.
 
 fn main() -> std::process::ExitCode {
     dra_operator::cli::run()

@@ -1,4 +1,4 @@
-//! Replaces a file in one step: readers see the old content or the new, never a part. IO: files.
+//! Replaces a file atomically: readers see either the old content or the new. IO: files.
 
 use std::{
     ffi::OsString,
@@ -9,19 +9,21 @@ use std::{
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// What the new content survives once [`replace`] has returned.
+/// What kind of crash the new content survives once [`replace`] has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// A crash of this process. Enough for what a reboot makes void anyway, and it never waits for the disk to sync.
+    /// A crash of this process. Enough for content that a reboot invalidates anyway, and never waits for the disk to
+    /// sync.
     Process,
-    /// A crash of the machine: until the return the old content survives, after it the new. For what cannot be worked out
-    /// again. The file of the write before the last is kept beside it and written over: while the length stays the same
-    /// no block is allocated or freed, so that syncing is one write to the disk, where a new file also waits for the
-    /// file system's journal.
+    /// A crash of the machine: before [`replace`] returns the old content survives, afterwards the new. For content
+    /// that cannot be recomputed. The previous file is kept beside the current one and overwritten: as long as the
+    /// length stays the same, no block is allocated or freed, so syncing is a single write to the disk. A new file
+    /// would also wait for the file system's journal.
     Machine,
 }
 
-/// Makes `content` the content of the file at `path`, by way of [`temporary`]; its directory must exist.
+/// Replaces the content of the file at `path` with `content`, through the file at [`temporary`]. The directory must
+/// exist.
 pub fn replace(path: &Path, content: &[u8], durability: Durability) -> io::Result<()> {
     let temporary = temporary(path);
     match durability {
@@ -36,13 +38,13 @@ pub fn replace(path: &Path, content: &[u8], durability: Durability) -> io::Resul
                 fs::rename(&temporary, path)?;
             }
 
-            // The rename is durable only once the directory is.
+            // The rename is durable only once the directory is synced.
             File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
         }
     }
 }
 
-/// Where the new content is written first: `<path>.tmp`.
+/// The path where the new content is written first: `<path>.tmp`.
 pub fn temporary(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".tmp");
@@ -64,11 +66,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_new_content_takes_the_place_of_a_longer_and_of_a_shorter_one() {
+    fn new_content_may_be_longer_or_shorter_than_the_old() {
         for durability in [Durability::Process, Durability::Machine] {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("state.json");
-            // Longer and shorter than the one before the last too: that file is written over.
+            // Content both longer and shorter than two writes ago, because that file is overwritten.
             for content in ["long content", "x", "longer content", "", "the longest content"] {
                 replace(&path, content.as_bytes(), durability).unwrap();
                 assert_eq!(fs::read_to_string(&path).unwrap(), content, "{durability:?}");
@@ -77,20 +79,20 @@ mod tests {
     }
 
     #[test]
-    fn the_file_changes_in_one_step() {
+    fn the_file_is_replaced_atomically() {
         for durability in [Durability::Process, Durability::Machine] {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("state.json");
             replace(&path, b"old", durability).unwrap();
             let mut reader = File::open(&path).unwrap();
             replace(&path, b"new", durability).unwrap();
-            // A reader of the old file still has it whole.
+            // A reader that opened the old file still sees all of it.
             assert_eq!(io::read_to_string(&mut reader).unwrap(), "old", "{durability:?}");
         }
     }
 
     #[test]
-    fn what_a_crash_left_of_a_write_is_written_over() {
+    fn a_partial_file_left_by_a_crash_is_overwritten() {
         for durability in [Durability::Process, Durability::Machine] {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("state.json");

@@ -1,6 +1,6 @@
-//! Long lists in messages, cut short. Pure.
+//! Shortens long lists in messages. Pure.
 
-/// The first `most` names, and how many more there are: `a, b and 3 more`.
+/// Up to `most` names, and how many more there are: `a, b and 3 more`.
 pub fn names<N: AsRef<str>>(names: impl IntoIterator<Item = N>, most: usize) -> String {
     let mut names = names.into_iter();
     let shown: Vec<N> = names.by_ref().take(most).collect();
@@ -11,7 +11,7 @@ pub fn names<N: AsRef<str>>(names: impl IntoIterator<Item = N>, most: usize) -> 
     }
 }
 
-/// What follows the first of `all` alike problems: ` (and 3 more like it)`, or nothing for a single one.
+/// The suffix for the first of `all` similar problems: ` (and 3 more like it)`, or nothing if it is the only one.
 pub fn more_like_it(all: usize) -> String {
     match all.saturating_sub(1) {
         0 => String::new(),
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_listed_up_to_the_most_and_the_rest_is_counted() {
+    fn names_are_listed_up_to_the_limit_and_the_rest_is_counted() {
         assert_eq!(names(["a", "b"], 2), "a, b");
         assert_eq!(names(["a", "b", "c", "d"], 2), "a, b and 2 more");
     }

@@ -1,9 +1,9 @@
-//! "Did you mean": the known name closest to one that is unknown. Pure.
+//! "Did you mean": finds the known name closest to an unknown one. Pure.
 
-/// The name in `known` that `name` is most likely a typo of; none where no name is close enough to be worth guessing.
+/// The name in `known` that `name` is most likely a typo of; `None` if no name is close enough.
 ///
-/// Case does not count: `nodeplugin` is `nodePlugin`. Otherwise up to a third of the letters may be wrong, missing, added
-/// or swapped with a neighbour, which is the limit that rustc and cargo use for theirs.
+/// Case is ignored: `nodeplugin` is `nodePlugin`. Otherwise up to a third of the letters may be wrong, missing, added
+/// or swapped with a neighbour, which is the limit that rustc and cargo use.
 pub fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = name.to_lowercase();
     let allowed = lower.chars().count().max(3) / 3;
@@ -12,7 +12,7 @@ pub fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .into_iter()
         .map(|candidate| (strsim::osa_distance(&lower, &candidate.to_lowercase()), candidate))
         .filter(|(distance, _)| *distance <= allowed)
-        // The first of several that are equally close: the order of `known` decides, not chance.
+        // Of several equally close names, the first in `known` wins.
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }

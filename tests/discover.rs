@@ -122,7 +122,7 @@ fn a_machine_whose_cpus_are_all_reserved_is_still_shown() {
     assert!(stdout(&assert).contains("Xeon(R) Silver 4309Y"), "{}", stdout(&assert));
     assert!(!stdout(&assert).contains("<none>"), "{}", stdout(&assert));
     assert!(
-        stderr(&assert).ends_with("no devices: every one has a CPU in --reserved-cpus 0-15\n"),
+        stderr(&assert).ends_with("no devices left: all of them include CPUs from --reserved-cpus 0-15\n"),
         "{}",
         stderr(&assert)
     );

@@ -1,8 +1,8 @@
-//! Checks a document against the CRD without an API server: `render` rejects what `kubectl apply` would. Pure.
+//! Checks a document against the CRD without an API server, so that `render` rejects what `kubectl apply` would. Pure.
 //!
-//! The schema is the CRD's own, so the two cannot drift apart. Types, unknown fields, required fields, enums, lengths and
-//! list keys are checked here; kube-cel evaluates the rules. The API server has the last word. What it accepts and the
-//! controller then cannot read is a fault as well.
+//! The schema is the CRD's own, so the two cannot drift apart. Types, unknown fields, required fields, enums, lengths
+//! and list keys are checked here; kube-cel evaluates the rules. The API server has the last word. An object that it
+//! would accept but the controller could not parse is a fault as well.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::{DraDriverConfig, strict};
 use crate::suggest;
 
-/// What is wrong in a document, and where.
+/// An error in a document, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
     /// Path of the field, such as `spec.deviceClasses[0].name`.
@@ -24,7 +24,7 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The messages of the rules begin with the field themselves, because the API server does not always name it.
+        // CEL rule messages already begin with the field, because the API server does not always name it.
         if self.message.starts_with(&self.path) {
             f.write_str(&self.message)
         } else {
@@ -33,14 +33,14 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Every fault of `document`, a whole `DraDriverConfig`; empty if the API server would accept it and the controller can read
-/// it.
+/// Every fault in `document`, a whole `DraDriverConfig`; empty if the API server would accept it and the controller can
+/// parse it.
 pub fn check(document: &Value) -> Vec<Fault> {
     parse(document).err().unwrap_or_default()
 }
 
-/// Reads `document`, or returns everything that is wrong with it. As in the API server, the rules are only evaluated once
-/// the types are right.
+/// Parses `document`, or returns everything that is wrong with it. As in the API server, rules are evaluated only if
+/// the types are correct.
 pub fn parse(document: &Value) -> Result<DraDriverConfig, Vec<Fault>> {
     let schema = super::schema();
     let document = without_nulls(&schema, document);
@@ -58,11 +58,12 @@ pub fn parse(document: &Value) -> Result<DraDriverConfig, Vec<Fault>> {
     if !faults.is_empty() {
         return Err(faults);
     }
-    // Its path is in the message.
+    // serde's message already contains the path.
     serde_json::from_value(document).map_err(|error| vec![Fault { path: String::new(), message: error.to_string() }])
 }
 
-/// Nothing in the schema is nullable, and the API server prunes nulls first. What the schema leaves open is not changed.
+/// Removes nulls, as the API server does before validation: nothing in the schema is nullable. Parts that preserve
+/// unknown fields are left unchanged.
 fn without_nulls(schema: &Value, value: &Value) -> Value {
     if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) {
         return value.clone();
@@ -87,7 +88,7 @@ fn without_nulls(schema: &Value, value: &Value) -> Value {
     }
 }
 
-/// The object's metadata is not in the schema.
+/// Checks `metadata`, which the CRD's schema does not cover.
 fn metadata(document: &Value) -> Result<(), Fault> {
     let metadata = document.get("metadata").cloned().unwrap_or_else(|| Value::Object(Map::new()));
     let read: Result<ObjectMeta, _> = strict::read("metadata", metadata);
@@ -179,7 +180,7 @@ fn walk_list(schema: &Value, items: &[Value], path: &str, faults: &mut Vec<Fault
     }
 }
 
-/// What to say of a field that is not among `properties`.
+/// The message for a field that is not in `properties`.
 pub(super) fn unknown(key: &str, properties: &Map<String, Value>) -> String {
     let known = || properties.keys().map(String::as_str);
     match suggest::closest(key, known()) {
@@ -188,7 +189,7 @@ pub(super) fn unknown(key: &str, properties: &Map<String, Value>) -> String {
     }
 }
 
-/// What the schema wants, if `value` is of another type.
+/// The type that the schema expects, if `value` has a different one.
 fn mistyped(schema: &Value, value: &Value) -> Option<&'static str> {
     if schema.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
         return (!(value.is_i64() || value.is_string())).then_some("an integer or a string (in quotes)");
@@ -314,7 +315,7 @@ mod tests {
             ("/spec/deviceClasses/0/matchAttributes/0/operator", json!("Equals"), "use one of In, NotIn"),
             ("/spec/deviceClasses/0/matchAttributes/0/value", json!("many"), "compare numbers or versions"),
             ("/spec/deviceClasses/0/matchAttributes/0/value", json!(true), "must be an integer or a string"),
-            ("/spec/deviceClasses/0/matchAttributes/0/values", json!([1]), "need a `value`, and no `values`"),
+            ("/spec/deviceClasses/0/matchAttributes/0/values", json!([1]), "need a `value` and no `values`"),
             ("/spec/deviceClasses/0/matchAttributes/0/key", json!("a b"), "such as cores or cpu.intel.com/family"),
         ] {
             let found = faults(path, value.clone());

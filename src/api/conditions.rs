@@ -1,4 +1,4 @@
-//! Condition types and their reasons, and how a list of conditions follows from the one before. Pure.
+//! Condition types, their reasons, and how conditions change from one status to the next. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -6,20 +6,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 /// The condition types on a `DraDriverConfig`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionType {
-    /// Everything asked for exists and serves.
+    /// Everything in the spec exists and is serving.
     Ready,
-    /// Work towards that is in progress; only present while true.
+    /// Work towards Ready is in progress; only present while true.
     Reconciling,
-    /// A person must fix something; only present while true.
+    /// Someone has to fix something; only present while true.
     Stalled,
-    /// Every node that should publishes a complete pool of healthy devices.
+    /// Every selected node publishes a complete pool of healthy devices.
     ResourcesHealthy,
     /// The cluster has what the driver needs.
     PreflightPassed,
 }
 
 impl ConditionType {
-    /// The word in `conditions[].type`.
+    /// The value of `conditions[].type`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "Ready",
@@ -31,20 +31,20 @@ impl ConditionType {
     }
 }
 
-/// Reasons of conditions, and of the Events about their changes.
+/// Reasons for conditions, also used for the Events that report their changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Ready: every node that should runs the wanted plugin.
+    /// Ready: every selected node runs the current version of the plugin.
     Serving,
     /// Ready, ResourcesHealthy: no node is selected.
     NoNodes,
-    /// Reconciling: a write to the API server failed and is retried.
+    /// Reconciling: a write to the API server failed and will be retried.
     Retrying,
     /// Reconciling: the plugin's pods are being started or replaced.
     RollingOut,
-    /// Reconciling: a pod does not start, or does not become ready in time, and the roll-out waits for it.
+    /// Reconciling: a pod does not start or does not become ready in time, which holds up the rollout.
     RolloutBlocked,
-    /// Reconciling: the object is being deleted and waits for claims.
+    /// Reconciling: the object is being deleted and is waiting for claims to be released.
     WaitingForClaims,
     /// Reconciling: the object and its children are being deleted.
     Deleting,
@@ -54,26 +54,26 @@ pub enum Reason {
     DraApiMissing,
     /// Stalled: the driver of an older object serves the same devices on the same nodes.
     NodeSelectorOverlap,
-    /// Stalled: an object with a name we need belongs to someone else.
+    /// Stalled: a name that we need is taken by an object with another owner.
     NameTaken,
-    /// Stalled: the policy of a class cannot be turned into CEL.
+    /// Stalled: the policy of a class cannot be translated into CEL.
     InvalidPolicy,
-    /// Stalled: the API server rejects a child.
+    /// Stalled: the API server rejected a child.
     Refused,
     /// Stalled: the image name is not a valid reference.
     InvalidImage,
     /// ResourcesHealthy: every node publishes a complete pool with devices.
     Healthy,
-    /// ResourcesHealthy: some nodes have not published yet, but are within the deadline.
+    /// ResourcesHealthy: some nodes have not published yet but are still within the deadline.
     Publishing,
     /// ResourcesHealthy: nodes are past the deadline.
     NodesUnhealthy,
-    /// PreflightPassed: the cluster has everything.
+    /// PreflightPassed: the cluster has everything that the driver needs.
     Passed,
 }
 
 impl Reason {
-    /// The word in `conditions[].reason`.
+    /// The value of `conditions[].reason`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Serving => "Serving",
@@ -108,7 +108,7 @@ pub enum ConditionStatus {
 }
 
 impl ConditionStatus {
-    /// The word in `conditions[].status`.
+    /// The value of `conditions[].status`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
@@ -134,7 +134,7 @@ impl Cause {
     }
 }
 
-/// A condition as it should be now.
+/// The desired state of one condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stated {
     /// Its type.
@@ -145,10 +145,10 @@ pub struct Stated {
     pub cause: Cause,
 }
 
-/// Longest message that the Condition type allows (`maxLength` in k8s.io/apimachinery's type).
+/// Maximum message length that the Condition type allows (`maxLength` in k8s.io/apimachinery's type).
 const LONGEST_MESSAGE: usize = 32_768;
 
-/// The conditions that follow from `before` and `stated`: the time of transition only changes with the status.
+/// Merges `stated` into `before`: the transition time changes only when the status does.
 pub fn next(before: &[Condition], stated: Vec<Stated>, generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
     stated
         .into_iter()
@@ -161,14 +161,14 @@ pub fn next(before: &[Condition], stated: Vec<Stated>, generation: Option<i64>, 
                 reason: reason.as_str().into(),
                 message: message.chars().take(LONGEST_MESSAGE / 4).collect(),
                 observed_generation: generation,
-                // Whole seconds, as the API keeps them: else every comparison would find a difference.
+                // Whole seconds, as the API stores them; otherwise every comparison would find a difference.
                 last_transition_time: since.map_or_else(|| Time(seconds(now)), |c| c.last_transition_time.clone()),
             }
         })
         .collect()
 }
 
-/// Without the fraction of a second.
+/// Drops the fraction of a second.
 pub fn seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -11,10 +11,10 @@ use crate::cpuset::CpuSet;
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuSpec {
-    // A default that the API server writes into the object, so that `cpu` is never empty: when the last field of an object
-    // is removed, server-side apply turns the object into null, which the schema rejects.
-    /// What one device is. `Core`: a physical core with all its hardware threads. `Thread`: one hardware thread, which is a
-    /// CPU as the kernel numbers them.
+    // The API server writes this default into the object, so that `cpu` is never empty: when the last field of an
+    // object is removed, server-side apply turns the object into null, which the schema rejects.
+    /// What each device represents. `Core`: a physical core with all its hardware threads. `Thread`: one hardware
+    /// thread (a CPU as numbered by the kernel).
     #[serde(default)]
     pub granularity: Granularity,
 
@@ -31,32 +31,34 @@ pub struct CpuSpec {
     pub pinning: Option<Pinning>,
 }
 
-/// What one device is.
+/// What each device represents.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Granularity {
     /// A physical core with all its hardware threads.
     #[default]
     Core,
-    /// One hardware thread (one CPU as the kernel numbers them).
+    /// One hardware thread (a CPU as numbered by the kernel).
     Thread,
 }
 
-/// How containers get the CPUs of their claims. `NRI`, the default: the container runtime pins the claim's containers to
-/// exactly its CPUs and keeps all others off them. `None`: the CPUs are only named in the containers' environment.
+/// How containers get the CPUs of their claims. `NRI`, the default: the container runtime pins the claim's containers
+/// to exactly its CPUs and keeps all other containers off them. `None`: the CPUs are only listed in the containers'
+/// environment.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Pinning {
-    /// Through the container runtime's NRI socket: the claim's containers run on exactly its CPUs, all others keep off them.
+    /// Through the container runtime's NRI socket: the claim's containers run on exactly its CPUs, and no other
+    /// containers do.
     #[default]
     #[serde(rename = "NRI")]
     Nri,
-    /// CPUs are only named in the containers' environment; nothing is pinned. For runtimes without NRI.
+    /// CPUs are only listed in the containers' environment; nothing is pinned. For runtimes without NRI.
     None,
 }
 
 /// A [`CpuSpec`] after parsing, with every default resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSettings {
-    /// What one device is.
+    /// What each device represents.
     pub granularity: Granularity,
     /// CPUs that are never allocated to a claim; empty for none.
     pub reserved_cpus: CpuSet,
@@ -65,7 +67,7 @@ pub struct CpuSettings {
 }
 
 impl CpuSettings {
-    /// Driver name where the admin gives none.
+    /// Driver name if the admin does not set one.
     pub const DEFAULT_NAME: &'static str = "dra.cpu";
 }
 

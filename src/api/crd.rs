@@ -1,8 +1,8 @@
-//! The CustomResourceDefinition, as it is installed. Pure.
+//! The CustomResourceDefinition to install. Pure.
 //!
-//! Derived from the types, then corrected where the derive cannot know better: nothing is nullable (the API server prunes a
-//! `cpu:` without a value, and the rule for the union says what to write), null is not among the values of enums, and the
-//! status of a new object says that the controller has not seen it yet.
+//! Derived from the types, then corrected where the derive falls short: nothing is nullable (the API server prunes a
+//! `cpu:` without a value, and the rule for the union says what to write), enums do not list null, and the status of a
+//! new object says that the controller has not seen it yet.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::DraDriverConfig;
 
-/// Label of everything that belongs to the project, as in the chart.
+/// Label on everything that belongs to the project, as in the chart.
 const LABELS: [(&str, &str); 1] = [("app.kubernetes.io/name", "dra-operator")];
 
 /// The CustomResourceDefinition of `DraDriverConfig`.
@@ -21,7 +21,7 @@ pub fn crd() -> CustomResourceDefinition {
         let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
             continue;
         };
-        // Converts a JSON object to its own typed form and back; should either fail, the drift test says so.
+        // Converts JSON to the typed form and back. If either failed, the drift test would catch it.
         let Ok(mut value) = serde_json::to_value(&*schema) else { continue };
         correct(&mut value);
         if let Some(status) = value.pointer_mut("/properties/status").and_then(Value::as_object_mut) {
@@ -34,7 +34,7 @@ pub fn crd() -> CustomResourceDefinition {
     crd
 }
 
-/// The schema of the object, for checks without an API server.
+/// The schema of the object, for validation without an API server.
 pub fn schema() -> Value {
     crd()
         .spec
@@ -55,7 +55,7 @@ fn correct(schema: &mut Value) {
                 values.retain(|value| !value.is_null());
             }
             if map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
-                // Implied, and empty after the derive.
+                // These are implied, and the derive leaves them empty.
                 map.remove("anyOf");
             }
             map.values_mut().for_each(correct);
@@ -70,11 +70,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_object_is_told_from_one_that_the_controller_has_seen() {
+    fn a_new_object_differs_from_one_that_the_controller_has_seen() {
         assert_eq!(schema().pointer("/properties/status/default/observedGeneration"), Some(&json!(-1)));
     }
 
-    /// Tools that compare objects with git do not expect defaults. One is necessary: see [`CpuSpec::granularity`].
+    /// Tools that compare objects with git do not expect defaults. Only one is necessary: see [`CpuSpec::granularity`].
     ///
     /// [`CpuSpec::granularity`]: crate::api::CpuSpec::granularity
     #[test]
@@ -98,10 +98,11 @@ mod tests {
         assert_eq!(found, ["/properties/driver/properties/cpu/properties/granularity"]);
     }
 
-    /// For `kubectl explain`, which shows neither the meaning of a value nor a default that is not in the schema. A field
-    /// without a default has the description of the enum's type, not its own.
+    /// `kubectl explain` shows neither what an enum value means nor a default that is not in the schema, so
+    /// descriptions must say both. A field without a schema default shows the description of the enum type, not its
+    /// own.
     #[test]
-    fn a_choice_says_its_values_and_which_is_the_default() {
+    fn every_enum_description_lists_the_values_and_the_default() {
         fn walk(path: &str, value: &Value, choices: &mut usize) {
             if let (Some(Value::Array(values)), Some(Value::String(text))) =
                 (value.get("enum"), value.get("description"))

@@ -23,7 +23,7 @@ pub struct DeviceClassPolicy {
         .message("the name of a device class must be a DNS subdomain (a-z, 0-9, '-', '.'), such as high-performance"))]
     pub name: String,
 
-    /// A predefined policy to start from. A match on the same key replaces the one of the preset.
+    /// A predefined policy to start from. A match on the same key replaces the preset's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
 
@@ -37,8 +37,8 @@ pub struct DeviceClassPolicy {
     #[schemars(length(max = 32))]
     pub match_capacity: Vec<Match>,
 
-    /// CEL expressions over `device`, copied unchanged; all must be true. Guard each name, as in
-    /// `"cores" in device.attributes["dra.cpu"] && …`: otherwise a device without it makes the claim fail.
+    /// CEL expressions over `device`, copied unchanged; all must be true. Guard each attribute, as in `"cores" in
+    /// device.attributes["dra.cpu"] && …`: otherwise a device without it makes claims fail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 10240)))]
     pub selectors: Vec<String>,
@@ -56,12 +56,12 @@ pub struct DeviceClassPolicy {
     pub config: Vec<DeviceClassConfiguration>,
 }
 
-/// A predefined policy to start from; a match on the same key replaces the one of the preset. `HighPerformance`: machines
-/// with at least 32 cores and 256 GB of memory. `GeneralPurpose`: all others. `Arm`, `Intel`, `Amd`: CPUs of that
+/// A predefined policy to start from; a match on the same key replaces the preset's. `HighPerformance`: machines with
+/// at least 32 cores and 256 GB of memory. `GeneralPurpose`: all others. `Arm`, `Intel`, `Amd`: CPUs of that
 /// architecture or vendor. There is no default.
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Preset {
-    /// Large server machines: see the documentation for the thresholds.
+    /// Large servers; see the documentation for the thresholds.
     HighPerformance,
     /// All machines that are not `HighPerformance`; see the documentation.
     GeneralPurpose,
@@ -77,13 +77,13 @@ pub enum Preset {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 && !has(self.value) : true")
-    .message("operators In and NotIn need a non-empty list `values`, and no `value`"))]
+    .message("operators In and NotIn need a non-empty `values` list and no `value`"))]
 #[x_kube(validation = Rule::new("self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) && !has(self.value) : true")
     .message("operators Exists and DoesNotExist take neither `value` nor `values`"))]
 #[x_kube(validation = Rule::new("self.operator in ['Gt', 'Gte', 'Lt', 'Lte'] ? has(self.value) && !has(self.values) : true")
-    .message("operators Gt, Gte, Lt and Lte need a `value`, and no `values`"))]
+    .message("operators Gt, Gte, Lt and Lte need a `value` and no `values`"))]
 pub struct Match {
-    /// Name of the attribute or capacity: `domain/name`, or a name alone, whose domain is then the driver's name.
+    /// Name of the attribute or capacity: `domain/name`, or only a name, in which case the domain is the driver name.
     #[schemars(length(max = 96))]
     #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}$')")
         .message("a key must be a name or domain/name, where the name is a C identifier, such as cores or cpu.intel.com/family"))]
@@ -121,8 +121,8 @@ pub enum MatchOperator {
     Lte,
 }
 
-/// A value as the admin writes it. The schema has integers and strings (a structural schema has no other union), so that a
-/// boolean is written `"true"` or `"false"`, as in a node selector.
+/// A value as the admin writes it. The schema allows integers and strings (structural schemas have no other union), so
+/// booleans are written `"true"` or `"false"`, as in a node selector.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "IntOrString", into = "IntOrString")]
 pub enum Scalar {
@@ -167,7 +167,7 @@ impl JsonSchema for Scalar {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        // maxLength bounds what CEL rules over it are estimated to cost.
+        // maxLength bounds the estimated cost of CEL rules over the value.
         schemars::json_schema!({"x-kubernetes-int-or-string": true, "maxLength": 64})
     }
 }

@@ -1,8 +1,8 @@
-//! `spec.driver` after parsing: only kinds that this release serves, with every default resolved. Pure.
+//! `spec.driver` after parsing: only kinds that this release supports, with every default resolved. Pure.
 
 use super::{CpuSettings, DriverSpec, Fault};
 
-/// What kind of devices a driver serves, and how.
+/// The kind of devices that a driver serves, and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverKind {
     /// The node's CPUs.
@@ -19,7 +19,8 @@ pub(super) const SERVED: &str =
 impl TryFrom<&DriverSpec> for DriverKind {
     type Error = Fault;
 
-    /// Says what the CRD's rules say: a CRD of another release may let through what this one does not serve.
+    /// Returns the same messages as the CRD's rules. The CRD in the cluster may be from another release and accept what
+    /// this one does not support.
     fn try_from(spec: &DriverSpec) -> Result<Self, Fault> {
         let fault = |message: &str| Fault { path: "spec.driver".into(), message: message.into() };
         let reserved = [spec.memory.is_some(), spec.network.is_some(), spec.external.is_some()];

@@ -4,21 +4,22 @@ use std::{fmt, ops::Deref, str::FromStr};
 
 use crate::dns::is_subdomain;
 
-/// The name under which a driver registers and publishes: a DNS subdomain of at most 63 characters, as `spec.driver` of a
-/// ResourceSlice must be. It is part of paths and of object names, so that nothing else may be in it.
+/// The name under which a driver registers and publishes: a DNS subdomain of at most 63 characters, as `spec.driver` of
+/// a ResourceSlice must be. Paths and object names contain it, so no other characters are allowed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DriverName(String);
 
-/// A text that is not a driver name.
+/// The text is not a driver name.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a DNS subdomain of at most 63 characters (a-z, 0-9, '-', '.'), such as dra.cpu")]
 pub struct DriverNameError(String);
 
 impl DriverName {
-    /// Most characters (`DriverNameMaxLength` of the resource.k8s.io API).
+    /// Maximum length (`DriverNameMaxLength` in the resource.k8s.io API).
     pub const LONGEST: usize = 63;
 
-    /// The name of a driver of which no object says a name: no driver can have it (`.invalid` is reserved, RFC 2606).
+    /// Stands for a driver name that cannot be determined. No driver can have this name (`.invalid` is reserved, RFC
+    /// 2606).
     pub fn unknown() -> Self {
         Self("unknown.invalid".into())
     }

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Fault;
 
-/// The CRD's message for a deadline of another form.
+/// The CRD's message for a malformed deadline.
 const DEADLINE: &str =
     "spec.health.publishDeadline must be a positive whole number of seconds or minutes, such as 60s or 5m";
 
-/// When a node is unhealthy, and what is done about it.
+/// When a node counts as unhealthy, and what to do about it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthSpec {
@@ -24,13 +24,13 @@ pub struct HealthSpec {
         .message(DEADLINE))]
     pub publish_deadline: Option<String>,
 
-    /// What is done about an unhealthy node. Default `Report`.
+    /// What to do about an unhealthy node. Default `Report`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_unhealthy: Option<OnUnhealthy>,
 }
 
-/// What is done about an unhealthy node. `Report`, the default and so far the only choice: status, Events and metrics report
-/// it.
+/// What to do about an unhealthy node. `Report`, the default and currently the only value: report it in status, Events
+/// and metrics.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnUnhealthy {
     /// Report it in status, Events and metrics.
@@ -39,10 +39,10 @@ pub enum OnUnhealthy {
 }
 
 impl HealthSpec {
-    /// The deadline where the admin gives none.
+    /// The deadline if the admin does not set one.
     pub const DEFAULT_DEADLINE: Duration = Duration::from_mins(1);
 
-    /// The deadline that is in effect.
+    /// The effective deadline.
     pub fn publish_deadline(&self) -> Result<Duration, Fault> {
         let Some(text) = self.publish_deadline.as_deref() else { return Ok(Self::DEFAULT_DEADLINE) };
         let seconds = |digits: &str, per: u64| Some(u64::from(digits.parse::<u32>().ok()?) * per);

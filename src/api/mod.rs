@@ -1,7 +1,7 @@
-//! The object that a cluster admin writes, `DraDriverConfig`, and its status. Pure.
+//! `DraDriverConfig`, the object that a cluster admin writes, and its status. Pure.
 //!
-//! The API server rejects everything that can be recognised as wrong from the object alone, by the schema and the CEL rules
-//! declared on these types; their messages say what to write instead. No optional field has a default in the schema, except
+//! The schema and the CEL rules on these types let the API server reject every mistake that is visible in the object
+//! alone; the messages say what to write instead. No optional field has a default in the schema, except
 //! `spec.driver.cpu.granularity` (see [`CpuSpec`]): the object stays as the admin wrote it, so that GitOps tools see no
 //! drift. Defaults are resolved by parsing: see [`DriverKind`], [`NodePluginSettings`].
 
@@ -75,7 +75,7 @@ pub struct DraDriverConfigSpec {
         .message("spec.driverName must be a DNS subdomain of at most 63 characters (a-z, 0-9, '-', '.'), such as dra.cpu"))]
     pub driver_name: Option<String>,
 
-    /// How the node plugin runs: image, nodes, resources, roll-out.
+    /// How the node plugin runs: image, nodes, resources, rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_plugin: Option<NodePluginSpec>,
 
@@ -86,7 +86,7 @@ pub struct DraDriverConfigSpec {
         .message("two of spec.deviceClasses have the same extendedResourceName: give each a different one, or remove one of them"))]
     pub device_classes: Vec<DeviceClassPolicy>,
 
-    /// When a node is unhealthy.
+    /// When a node counts as unhealthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthSpec>,
 
@@ -117,19 +117,19 @@ pub struct DriverSpec {
     pub external: Option<Reserved>,
 }
 
-/// A member of the union whose name is reserved for a later release.
+/// A union member whose name is reserved for a later release.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {}
 
-/// What happens to claims in use when the object is deleted. `WaitForClaims`, the default: the plugin stays until no claim
-/// holds its devices; the status names the claims. `Force`: everything is removed at once; pods that hold devices then stay
-/// Terminating until a driver with this name runs again.
+/// What happens to claims in use when the object is deleted. `WaitForClaims`, the default: the plugin stays until no
+/// claim holds its devices; the status names the claims. `Force`: everything is removed immediately; pods that hold
+/// devices then stay Terminating until a driver with this name runs again.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeletionPolicy {
     /// The plugin stays until no claim holds its devices; the status names the claims.
     #[default]
     WaitForClaims,
-    /// Everything is removed at once. The kubelet then cannot tear down pods that hold devices until a driver with this
-    /// name runs again.
+    /// Everything is removed immediately. The kubelet then cannot tear down pods that hold devices until a driver with
+    /// this name runs again.
     Force,
 }

@@ -26,8 +26,8 @@ pub struct NodePluginSpec {
         .message("spec.nodePlugin.image must be an image reference without spaces, such as registry.example.com/dra-operator:0.1.0"))]
     pub image: Option<String>,
 
-    /// When the image is pulled: `Always`, `IfNotPresent` or `Never`. The default is that of Kubernetes: `Always` for the tag
-    /// `latest`, otherwise `IfNotPresent`.
+    /// When the image is pulled: `Always`, `IfNotPresent` or `Never`. By default `Always` for the tag `latest`,
+    /// otherwise `IfNotPresent`, as in Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
@@ -36,23 +36,24 @@ pub struct NodePluginSpec {
     #[schemars(extend("maxProperties" = 32))]
     pub node_selector: Option<BTreeMap<String, String>>,
 
-    /// Further placement rules, as in a pod.
+    /// Additional scheduling constraints, as in a pod.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "affinity")]
     #[schemars(schema_with = "any_object")]
     pub affinity: Option<Affinity>,
 
-    /// Taints that the plugin tolerates, as in a pod. Default: all, because every node has devices, whatever it is used for.
+    /// Taints that the plugin tolerates, as in a pod. Default: all, because the devices of tainted nodes are published
+    /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub tolerations: Option<Vec<Toleration>>,
 
-    /// Resources of the plugin's container. Default: requests of 10m CPU and 32Mi memory, a limit of 128Mi memory.
+    /// Resources of the plugin's container. Default: requests of 10m CPU and 32Mi memory, and a memory limit of 128Mi.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "resources")]
     #[schemars(schema_with = "any_object")]
     pub resources: Option<ResourceRequirements>,
 
-    /// Priority class of the plugin's pods. Default `system-node-critical`: without the plugin no pod with a claim starts or
-    /// ends on the node.
+    /// Priority class of the plugin's pods. Default `system-node-critical`: without the plugin, pods with claims can
+    /// neither start nor stop on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
@@ -108,8 +109,8 @@ pub enum ImagePullPolicy {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// How many nodes may be without a ready plugin at once: a number or a percentage. By default none: on each node the old
-    /// plugin stops only when the new one is ready.
+    /// How many nodes may be without a ready plugin at once: a number or a percentage. Default: none; on each node, the
+    /// old plugin stops only when the new one is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_percent")]
     #[x_kube(validation = Rule::new("string(self).matches('^([1-9][0-9]{0,5}|[1-9][0-9]?%|100%)$')")
@@ -138,29 +139,29 @@ const NRI_SOCKET: &str = "/var/run/nri/nri.sock";
 /// Default of `priorityClassName`.
 const PRIORITY_CLASS: &str = "system-node-critical";
 
-/// A [`NodePluginSpec`] with every default resolved that does not depend on how the operator runs.
+/// A [`NodePluginSpec`] with defaults resolved, except those that depend on how the operator runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodePluginSettings {
-    /// Container image; none for the operator's own.
+    /// Container image; `None` for the operator's own.
     pub image: Option<String>,
-    /// When the image is pulled; none for Kubernetes' own rule.
+    /// When the image is pulled; `None` for the Kubernetes default.
     pub image_pull_policy: Option<ImagePullPolicy>,
     /// Labels a node must have.
     pub node_selector: BTreeMap<String, String>,
-    /// Further placement rules.
+    /// Additional scheduling constraints.
     pub affinity: Affinity,
     /// Taints the plugin tolerates.
     pub tolerations: Vec<Toleration>,
     /// Resources of the plugin's container.
     pub resources: ResourceRequirements,
-    /// Its pods' priority class.
+    /// Priority class of the plugin's pods.
     pub priority_class_name: String,
-    /// How many nodes may be without a ready plugin at once during a roll-out; none to replace each plugin only when the
-    /// new one is ready.
+    /// How many nodes may be without a ready plugin at once during a rollout; `None` to replace each plugin only when
+    /// the new one is ready.
     pub max_unavailable: Option<IntOrString>,
     /// The kubelet's root directory.
     pub kubelet_root_dir: String,
-    /// Where CDI files go.
+    /// Directory for CDI files.
     pub cdi_dir: String,
     /// The runtime's NRI socket.
     pub nri_socket: String,
@@ -200,7 +201,7 @@ impl Default for NodePluginSettings {
 }
 
 impl ImagePullPolicy {
-    /// Kubernetes' own word.
+    /// The value as Kubernetes spells it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Always => "Always",
@@ -211,7 +212,7 @@ impl ImagePullPolicy {
 }
 
 impl LogLevel {
-    /// The word on the node plugin's command line.
+    /// The value on the node plugin's command line.
     pub const fn as_argument(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -236,7 +237,7 @@ fn default_resources() -> ResourceRequirements {
     }
 }
 
-/// A path in CEL: the given one, or the default.
+/// CEL for a path: the field's value, or its default.
 fn path(field: &str) -> String {
     let default = match field {
         "kubeletRootDir" => KUBELET_ROOT_DIR,
@@ -246,14 +247,14 @@ fn path(field: &str) -> String {
     format!("(has(self.{field}) ? self.{field} : '{default}')")
 }
 
-/// A rule that keeps two mounts apart: a pod cannot mount two volumes at one path.
+/// A rule that keeps the two mounts separate: a pod cannot mount two volumes at one path.
 fn socket_outside_cdi_dir() -> kube::core::Rule {
     kube::core::Rule::new(format!("!{}.startsWith({} + '/')", path("nriSocket"), path("cdiDir"))).message(
         "spec.nodePlugin.nriSocket must not be in spec.nodePlugin.cdiDir: use two directories, as in /var/run/nri/nri.sock and /var/run/cdi",
     )
 }
 
-/// A rule that keeps a path out of the directories in which the kubelet looks for the sockets of plugins.
+/// A rule that keeps a path out of the directories in which the kubelet looks for plugin sockets.
 fn outside_kubelet(field: &str) -> kube::core::Rule {
     let message = format!(
         "spec.nodePlugin.{field} must not be inside the kubelet's plugins or plugins_registry directory, nor contain them"
@@ -265,7 +266,7 @@ fn outside_kubelet(field: &str) -> kube::core::Rule {
     .message(message.as_str())
 }
 
-/// A rule that a path is absolute and clean.
+/// A rule that a path must be absolute and clean.
 fn absolute(field: &str, example: &str) -> kube::core::Rule {
     clean_path(field, example, "+")
 }
@@ -285,7 +286,7 @@ fn clean_path(field: &str, example: &str, parts: &str) -> kube::core::Rule {
     .message(message.as_str())
 }
 
-/// A rule that the admin does not set the labels by which the operator recognises its objects.
+/// A rule that reserves the labels by which the operator recognises its objects.
 fn reserved(field: &str) -> kube::core::Rule {
     let message = format!(
         "spec.nodePlugin.{field} must not set app.kubernetes.io/name, app.kubernetes.io/component, app.kubernetes.io/managed-by or dra-operator.dev/config: the operator finds its pods by them"
@@ -304,7 +305,8 @@ fn resources<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Resour
     strict::read("spec.nodePlugin.resources", deserializer)
 }
 
-/// A Kubernetes type whose own schema is long; the API server checks it when the DaemonSet is applied.
+/// An open schema for a Kubernetes type whose own schema is long. The API server validates the value when the DaemonSet
+/// is applied.
 fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }

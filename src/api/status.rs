@@ -1,4 +1,4 @@
-//! `status`: bounded; counts and the first few failures, never a map that grows with the cluster. Pure.
+//! `status`. Its size is bounded: counts and the first few failures, never a map that grows with the cluster. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
@@ -15,7 +15,7 @@ pub struct DraDriverConfigStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// The driver's name in effect.
+    /// The driver name in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_name: Option<String>,
     /// Counts of the nodes that should run the plugin.
@@ -24,10 +24,10 @@ pub struct DraDriverConfigStatus {
     /// Counts of the devices that those nodes publish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<DeviceCounts>,
-    /// How many classes the spec has.
+    /// Number of classes in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_class_count: Option<i32>,
-    /// Each class of the spec, and what it matches now.
+    /// Each class in the spec, and what it currently matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_classes: Vec<ClassStatus>,
     /// The first ten problems, and how many more there are.
@@ -59,11 +59,11 @@ pub struct DeviceCounts {
     pub total: i32,
     /// Devices held by claims.
     pub allocated: i32,
-    /// Devices with a taint that keeps claims off.
+    /// Devices with a taint that keeps claims away.
     pub tainted: i32,
 }
 
-/// What one class matches now.
+/// What one class currently matches.
 #[derive(JsonSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClassStatus {
@@ -73,31 +73,33 @@ pub struct ClassStatus {
     pub devices: i32,
     /// Nodes with such devices.
     pub nodes: i32,
-    /// Of those devices, how many are held by claims.
+    /// How many of those devices claims hold.
     pub allocated: i32,
-    /// Why the class matches nothing, could not be created, or makes claims fail: one CamelCase word. Absent if all is well.
+    /// CamelCase reason why the class matches nothing, could not be created, or makes claims fail. Absent if there is
+    /// no problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Details, and the part of the policy that causes it.
+    /// Details, including the part of the policy that causes the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// Why the controller's own count of a class is not simply a number of devices.
+/// Why a class has no plain device count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassReason {
     /// The DeviceClass is not in the cluster.
     NotMade,
     /// Only Kubernetes can evaluate its selectors.
     NotCounted,
-    /// A selector fails on some device; a claim of the class that reaches the device is not allocated.
+    /// A selector fails on some device. A claim for the class is not allocated if the scheduler tries it on that
+    /// device.
     AbortsClaims,
     /// No device is in it.
     MatchesNothing,
 }
 
 impl ClassReason {
-    /// The word in `deviceClasses[].reason`.
+    /// The value of `deviceClasses[].reason`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NotMade => "NotMade",
@@ -107,7 +109,7 @@ impl ClassReason {
         }
     }
 
-    /// Whether it is the reason of `class`.
+    /// Whether `class` has this reason.
     pub fn is_of(self, class: &ClassStatus) -> bool {
         class.reason.as_deref() == Some(self.as_str())
     }
@@ -129,10 +131,10 @@ pub struct Problems {
 pub struct Problem {
     /// The node.
     pub node: String,
-    /// The reason: one CamelCase word.
+    /// CamelCase reason.
     pub reason: String,
     /// What is wrong, and where to look.
     pub message: String,
-    /// When it began.
+    /// When the problem began.
     pub since: Time,
 }

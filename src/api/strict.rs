@@ -1,7 +1,7 @@
-//! Kubernetes' own types, read so that no field is ignored. Pure.
+//! Parses Kubernetes types strictly, so that no field is silently ignored. Pure.
 //!
-//! The schema leaves them open (`x-kubernetes-preserve-unknown-fields`). The API server therefore keeps a misspelt field
-//! without a warning, and the types would drop it: what the admin asked for would be missing without a sign of it.
+//! The schema leaves them open (`x-kubernetes-preserve-unknown-fields`). The API server therefore accepts a misspelt
+//! field without a warning, and deserializing would drop it silently.
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::check;
 
-/// Reads the value of a field; an error begins with the path of what is wrong.
+/// Parses the value of a field. An error begins with the path of the offending field.
 pub(super) fn read<'de, T, D>(field: &str, deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + JsonSchema,
@@ -26,7 +26,7 @@ where
     Err(D::Error::custom(unknown.join("; ")))
 }
 
-/// An unknown field of `T`, with its path below `field`.
+/// Describes an unknown field of `T`, with its path below `field`.
 fn described<T: JsonSchema>(field: &str, path: &Path<'_>) -> String {
     let schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<T>().to_value();
     let message = match path {
@@ -36,7 +36,7 @@ fn described<T: JsonSchema>(field: &str, path: &Path<'_>) -> String {
     format!("{field}{}: {}", below(path), message.unwrap_or_else(|| "unknown field".into()))
 }
 
-/// The fields that the schema `root` has at `path`; none where it leaves them open.
+/// The fields that the schema `root` has at `path`; `None` if it leaves them open.
 fn properties<'a>(root: &'a Value, path: &Path<'_>) -> Option<&'a Map<String, Value>> {
     schema_at(root, path)?.get("properties")?.as_object()
 }
@@ -56,7 +56,7 @@ fn schema_at<'a>(root: &'a Value, path: &Path<'_>) -> Option<&'a Value> {
     Some(resolved(root, found))
 }
 
-/// The schema itself, behind references and the alternative "or null" of an optional field.
+/// Follows references, and skips the "or null" alternative of an optional field.
 fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     let reference = schema.get("$ref").and_then(Value::as_str).and_then(|path| root.pointer(path.strip_prefix('#')?));
     let alternatives = ["anyOf", "allOf"].into_iter().filter_map(|of| schema.get(of)?.as_array()).flatten();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_would_be_ignored_is_named_with_its_path() {
+    fn an_unknown_field_is_reported_with_its_path() {
         let term = json!({"matchExpresions": []});
         for (node_plugin, config, wanted) in [
             (
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_and_what_is_null_is_read() {
+    fn open_maps_and_nulls_are_accepted() {
         let affinity = json!({"nodeAffinity": null, "podAntiAffinity": {}});
         let parameters = json!({"apiVersion": "x/v1", "anything": {"goes": null}});
         let node_plugin = json!({"affinity": affinity, "resources": {"limits": {"example.com/x": 1}}});

@@ -1,4 +1,4 @@
-//! The cluster that a verb works with, found as kubectl finds it. IO: kubeconfig, the API server.
+//! Connects to the cluster, which is chosen as in kubectl. IO: kubeconfig, the API server.
 
 use std::{error::Error as _, path::PathBuf, time::Duration};
 
@@ -13,13 +13,13 @@ use serde::de::DeserializeOwned;
 
 use crate::suggest::closest;
 
-/// Objects per request, as many as kubectl asks for.
+/// Objects per request, as in kubectl.
 const PAGE: u32 = 500;
 
 /// Arguments that choose the cluster.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Cluster {
-    /// Context of the kubeconfig. Default: its current context.
+    /// Context in the kubeconfig. Default: its current context.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
     /// Kubeconfig file. Default: KUBECONFIG, then ~/.kube/config, then the service account of the pod.
@@ -41,7 +41,7 @@ impl Cluster {
         } else {
             let config = Config::infer().await;
             return connect(config.map_err(|error| {
-                // Its other half, that this is not a pod either, does not help anyone at a prompt.
+                // The other half of the error, that this is not a pod either, does not help a user at a prompt.
                 let kubeconfig = error.source().map_or_else(|| error.to_string(), ToString::to_string);
                 anyhow!("cannot find the cluster: {kubeconfig}; set KUBECONFIG, or pass --kubeconfig")
             })?);
@@ -67,7 +67,7 @@ impl Cluster {
 }
 
 fn connect(mut config: Config) -> anyhow::Result<(Client, String)> {
-    // A person is waiting at the prompt.
+    // Short, because a user is waiting.
     config.connect_timeout = Some(Duration::from_secs(10));
     let address = config.cluster_url.to_string();
     Ok((Client::try_from(config).with_context(|| format!("cannot create a client for {address}"))?, address))
@@ -108,7 +108,7 @@ where
     }
 }
 
-/// The innermost cause: kube's errors repeat it at every level.
+/// The innermost cause; kube's errors repeat it at every level.
 fn cause(mut error: &dyn std::error::Error) -> String {
     while let Some(inner) = error.source() {
         error = inner;

@@ -1,4 +1,4 @@
-//! `dra-operator controller`: reconciles every DraDriverConfig of the cluster. IO: the API server, a TCP port.
+//! `dra-operator controller`: reconciles every DraDriverConfig in the cluster. IO: the API server, a TCP port.
 
 use std::{net::SocketAddr, process::ExitCode, sync::Arc};
 
@@ -19,19 +19,19 @@ use crate::controller::{
 /// Arguments of `controller`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Namespace of the operator, in which the node plugins run too.
+    /// Namespace of the operator. Node plugins run in it too.
     #[arg(long, env = "POD_NAMESPACE", default_value = "dra-operator")]
     namespace: String,
-    /// Name of this pod: needed for leader election, and to use its image and pull secrets for node plugins.
+    /// Name of this pod. Leader election needs it, and node plugins get this pod's image and pull secrets.
     #[arg(long, env = "POD_NAME")]
     pod_name: Option<String>,
-    /// Image of node plugins whose DraDriverConfig sets none. Default: the image of this pod.
+    /// Node plugin image for DraDriverConfigs that do not set one. Default: the image of this pod.
     #[arg(long, value_name = "IMAGE", env = "NODE_PLUGIN_IMAGE")]
     node_plugin_image: Option<String>,
     /// Address to serve /healthz, /readyz and /metrics on. Empty: do not serve them.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     http_bind: String,
-    /// Elect a leader, so that only one of several replicas reconciles. Needs --pod-name.
+    /// Elect a leader, so that only one replica reconciles. Requires --pod-name.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     leader_elect: bool,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub(super) struct Args {
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.logging.begin();
-    // One thread is enough: the controller mostly waits, and every further thread takes memory.
+    // One thread is enough: the controller mostly waits, and every additional thread takes memory.
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(control(args))
 }
 

@@ -1,11 +1,12 @@
-//! The devices of one machine as tables. Pure.
+//! Prints the devices of one machine as tables. Pure.
 
 use k8s_openapi::api::resource::v1::Device;
 
 use super::table;
 use crate::{drivers::cpu::CpuDevices, slices::device::text};
 
-/// Two tables: first what all devices of the machine share (also those that are reserved), then the devices on offer.
+/// Two tables: first what all devices of the machine have in common (including reserved ones), then the devices on
+/// offer.
 pub(super) fn table(machine: &CpuDevices, driver: &CpuDevices) -> String {
     let devices = &driver.inventory().devices;
     let rows = devices.iter().map(|device| {

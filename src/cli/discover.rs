@@ -1,6 +1,6 @@
 //! `dra-operator discover`: the devices of this machine, or of a recorded one. IO: reads the host, prints.
 //!
-//! Works with no cluster. YAML and JSON are the ResourceSlices that a node plugin would publish.
+//! Does not need a cluster. YAML and JSON show the ResourceSlices that a node plugin would publish.
 
 use std::process::ExitCode;
 
@@ -23,10 +23,10 @@ pub(super) struct Args {
     /// Directory that contains the machine's proc and sys.
     #[arg(long, value_name = "DIR", default_value = "/")]
     host_root: std::path::PathBuf,
-    /// What one device is: a core with all its threads, or a thread.
+    /// What each device represents: a core with all its threads, or a thread.
     #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parser(), ignore_case = true)]
     granularity: Granularity,
-    /// CPUs that are not offered to claims, as a list such as 0-1,8.
+    /// CPUs to leave out, as a list such as 0-1,8.
     #[arg(long, value_name = "CPUS", default_value_t)]
     reserved_cpus: CpuSet,
     /// Name of the driver in the slices.
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Output::Json => serde_json::to_string_pretty(&slices)? + "\n",
     })?;
     if devices.is_empty() {
-        eprintln!("no devices: every one has a CPU in --reserved-cpus {}", args.reserved_cpus);
+        eprintln!("no devices left: all of them include CPUs from --reserved-cpus {}", args.reserved_cpus);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Logging of the long-running verbs. IO: standard error.
+//! Logging for the long-running subcommands. IO: standard error.
 
 use std::io::stderr;
 
@@ -33,7 +33,7 @@ enum Format {
 }
 
 impl Logging {
-    /// Starts logging. Call it once.
+    /// Starts logging. Must be called only once.
     pub(super) fn begin(&self) {
         let level = match self.log_level {
             Level::Error => LevelFilter::ERROR,
@@ -53,9 +53,9 @@ impl Logging {
     }
 }
 
-/// Two of kube's own targets are logged only from level debug on. The controller puts the object and the trigger of each
-/// reconcile in front of every message, and our messages name the object themselves. The client logs every failed request,
-/// and so do our messages, with what was tried.
+/// Two of kube's targets are logged only at level debug and below. The controller prefixes every message with the
+/// object and trigger of the reconcile, but our messages already name the object. The client logs every failed request,
+/// but our messages already report it, along with what was tried.
 fn targets(level: LevelFilter) -> Targets {
     let debugging = level > LevelFilter::INFO;
     let controller = if debugging { level } else { level.min(LevelFilter::WARN) };
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_kube_that_repeat_ours_are_logged_at_debug_only() {
+    fn kube_messages_that_repeat_ours_are_logged_only_at_debug() {
         let info = logged(LevelFilter::INFO);
         assert!(info.contains("wrote") && !info.contains("reconciling object"), "{info}");
         assert!(!info.contains("failed with error"), "{info}");

@@ -35,7 +35,7 @@ enum Output {
     Yaml,
 }
 
-/// Prints the menu. Notes go to standard error.
+/// Prints the menu to standard output, and notes to standard error.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let menu = runtime.block_on(observe(&args.cluster))?;

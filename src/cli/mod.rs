@@ -1,4 +1,4 @@
-//! The command line: one file per verb. IO: standard streams.
+//! The command line: one file per subcommand. IO: standard streams.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run the controller: reconcile every DraDriverConfig of the cluster.
+    /// Run the controller: reconcile every DraDriverConfig in the cluster.
     Controller(controller::Args),
     /// Print the CustomResourceDefinition of DraDriverConfig.
     Crd(crd::Args),
@@ -38,11 +38,11 @@ enum Verb {
     Menu(menu::Args),
     /// Run the node plugin: serve one kind of device on this node.
     NodePlugin(node_plugin::Args),
-    /// Print every object that the controller would apply for a file of DraDriverConfigs. Needs no cluster.
+    /// Print every object that the controller would apply for the DraDriverConfigs in a file. Does not need a cluster.
     Render(render::Args),
 }
 
-/// Parses the command line and runs the verb. An error goes to standard error, with its causes.
+/// Parses the command line and runs the subcommand. Prints an error, with its causes, to standard error.
 pub fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Controller(args) => controller::run(&args),
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cause_is_shown_and_none_twice() {
+    fn every_cause_is_shown_exactly_once() {
         let refused = anyhow!("connection refused");
         let connect = refused.context("cannot connect: connection refused");
         let error = connect.context("cannot list nodes");

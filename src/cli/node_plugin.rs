@@ -23,41 +23,41 @@ use crate::{
     },
 };
 
-/// How long Prepare waits for what another claim still holds: a pod's usual grace period. The kubelet gives up after
-/// 45 seconds.
+/// How long Prepare waits for devices that another claim still holds: the default grace period of a pod. The kubelet
+/// gives up after 45 seconds.
 const HELD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Arguments of `node-plugin`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Name of the driver. Default: the kind's.
+    /// Name of the driver.
     #[arg(long, value_name = "NAME", default_value = CpuSettings::DEFAULT_NAME)]
     driver_name: DriverName,
     /// Name of this node's Node object.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: String,
-    /// UID of this pod. It lets two instances serve during a rolling update.
+    /// UID of this pod. Lets the old and the new instance serve side by side during a rolling update.
     #[arg(long, value_name = "UID", env = "POD_UID")]
     pod_uid: Option<String>,
-    /// Root directory of the kubelet.
+    /// The kubelet's root directory.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     kubelet_root_dir: PathBuf,
-    /// Directory of the CDI files.
+    /// Directory for CDI files.
     #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
     cdi_dir: PathBuf,
     /// NRI socket of the container runtime.
     #[arg(long, value_name = "SOCKET", default_value = "/var/run/nri/nri.sock")]
     nri_socket: PathBuf,
-    /// Directory of the checkpoint. Default: `plugins/<driver name>` in the kubelet's root directory.
+    /// Directory for the checkpoint. Default: `plugins/<driver name>` in the kubelet's root directory.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Directory with the machine's proc and sys.
+    /// Directory that contains the machine's proc and sys.
     #[arg(long, value_name = "DIR", default_value = "/")]
     host_root: PathBuf,
-    /// Address of /healthz, /readyz and /metrics; empty for none.
+    /// Address to serve /healthz, /readyz and /metrics on. Empty: do not serve them.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
     http_bind: String,
-    /// Publish the devices and do nothing else: no kubelet, no container runtime.
+    /// Only publish devices: do not connect to the kubelet or the container runtime.
     #[arg(long)]
     publish_only: bool,
     #[command(flatten)]
@@ -74,13 +74,13 @@ enum Kind {
 
 #[derive(Debug, ClapArgs)]
 struct CpuArgs {
-    /// What one device is: Core or Thread.
+    /// What each device represents: Core or Thread.
     #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parser(), ignore_case = true)]
     granularity: Granularity,
-    /// CPUs never given to a claim, as a list such as 0-1,8.
+    /// CPUs that are never allocated to a claim, as a list such as 0-1,8.
     #[arg(long, value_name = "CPUS", default_value_t)]
     reserved_cpus: CpuSet,
-    /// How claims become a container's CPUs: NRI, or None to only name them in its environment.
+    /// How containers get the CPUs of their claims: NRI pins them; None only lists the CPUs in the environment.
     #[arg(long, value_enum, default_value = "NRI", value_name = "HOW", ignore_case = true)]
     pinning: Pinning,
 }
@@ -96,11 +96,12 @@ enum Pinning {
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.logging.begin();
-    // One thread beside the kubelet's: the work is mostly waiting, and each thread costs memory on every node.
+    // One thread, besides the one that serves the kubelet: the work is mostly waiting, and each thread costs memory on
+    // every node.
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve_node(args))
 }
 
-/// Serves the machine, and starts over when it has changed.
+/// Serves the machine, and starts over whenever it changes.
 async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = stop::on_signal()?;
     while !stop.is_cancelled() {
@@ -109,7 +110,7 @@ async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves until told to stop, or until the machine is not the one that the driver was made from.
+/// Serves until stopped, or until the machine differs from the one that the driver was built for.
 async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<()> {
     // The devices.
     let Kind::Cpu(cpu) = &args.kind;
@@ -130,9 +131,9 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
     let settings = args.settings(cpu.pinning)?;
     let config = Config::infer().await.context("cannot find the cluster: run in a pod, or set KUBECONFIG")?;
     let connect: Connect = Arc::new(move || Client::try_from(config.clone()));
-    let client = connect().context("cannot make a client of the cluster's configuration")?;
+    let client = connect().context("cannot create a client from the cluster's configuration")?;
 
-    // The plugin, its health and its metrics.
+    // The plugin, its health and metrics.
     let mut registry = Registry::default();
     let metrics = PluginMetrics::new(&mut registry);
     let parts = if args.publish_only { NodePlugin::PUBLISHING.to_vec() } else { settings.parts() };
@@ -153,7 +154,7 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
         }
     };
 
-    // What runs at the same time, until one of them ends.
+    // These run concurrently until one of them ends.
     let work = async {
         if args.publish_only {
             plugin.publish_only(stop.clone()).await;
@@ -169,7 +170,7 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        // The plugin first: its first requests are on their way while the port is opened.
+        // The plugin comes first, so that its first requests are in flight while the port is opened.
         biased;
         done = work => done?,
         served = http => match served? {},
@@ -193,7 +194,7 @@ impl Args {
             host_root: self.host_root.clone(),
             held_timeout: HELD_TIMEOUT,
         };
-        ensure!(!settings.node_name.is_empty(), "--node-name is empty: give this node's name, or set NODE_NAME");
+        ensure!(!settings.node_name.is_empty(), "--node-name is empty: pass this node's name, or set NODE_NAME");
         Ok(settings)
     }
 
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_is_kept_in_the_kubelets_directory_of_the_driver() {
+    fn the_state_is_kept_in_the_drivers_directory_under_the_kubelets_root() {
         let args = parse("--node-name n --kubelet-root-dir /k --driver-name dra.x cpu").unwrap();
         let settings = args.settings(Pinning::Nri).unwrap();
         assert_eq!(settings.state_dir, PathBuf::from("/k/plugins/dra.x"));
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_are_refused_with_what_to_write() {
+    fn invalid_arguments_are_rejected_with_a_hint() {
         let unnamed = parse("--node-name= cpu").unwrap().settings(Pinning::Nri).unwrap_err().to_string();
         assert!(unnamed.contains("--node-name is empty"), "{unnamed}");
         for (line, message) in [

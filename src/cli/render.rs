@@ -1,4 +1,5 @@
-//! `dra-operator render`: prints every object that the controller would apply for a file. IO: files, standard output.
+//! `dra-operator render`: prints every object that the controller would apply for the configs in a file. IO: files,
+//! standard output.
 
 use std::{
     io::Read,
@@ -31,12 +32,12 @@ pub(super) struct Args {
     #[arg(short, long, default_value = "dra-operator")]
     namespace: String,
 
-    /// Image of node plugins whose DraDriverConfig sets none.
+    /// Node plugin image for DraDriverConfigs that do not set one.
     #[arg(long, default_value = concat!("dra-operator:", env!("CARGO_PKG_VERSION")))]
     image: String,
 }
 
-/// Prints the children of all documents, or what is wrong with each of them.
+/// Prints the children of all documents, or the errors in each document.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = read(&args.filename)?;
     let settings = Settings { namespace: args.namespace.clone(), image: args.image.clone(), ..Settings::default() };
@@ -69,7 +70,7 @@ fn render(file: &str, text: &str, settings: &Settings) -> anyhow::Result<String>
         }
     }
     if rendered == 0 {
-        bail!("{file} is empty: write a DraDriverConfig, see `kubectl explain ddc.spec`");
+        bail!("{file} is empty: expected a DraDriverConfig (see `kubectl explain ddc.spec`)");
     }
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
@@ -82,7 +83,7 @@ fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<St
     let wanted = (format!("{}/v1alpha1", api::GROUP), "DraDriverConfig");
     if (said("apiVersion"), said("kind")) != (wanted.0.as_str(), wanted.1) {
         return Err(vec![format!(
-            "is a {:?} of {:?}: expected apiVersion: {} and kind: {}",
+            "is a {:?} of apiVersion {:?}: expected apiVersion: {} and kind: {}",
             said("kind"),
             said("apiVersion"),
             wanted.0,
@@ -106,8 +107,8 @@ fn children(document: &Value, settings: &Settings) -> Result<Vec<String>, Vec<St
         .collect()
 }
 
-/// Syntax errors of raw selectors. Only the API server can tell whether a well-formed one compiles, for example whether it
-/// compares values of one type.
+/// Syntax errors in raw selectors. Only the API server can tell whether a well-formed selector compiles, for example
+/// whether it compares values of the same type.
 fn unparsed(policies: &[DeviceClassPolicy]) -> Vec<String> {
     let mut faults = Vec::new();
     for (class, policy) in policies.iter().enumerate() {
@@ -131,12 +132,12 @@ mod tests {
                            spec: {driver: {cpu: {}}}\n";
 
     #[test]
-    fn a_minimal_object_becomes_a_plugin_with_all_defaults() {
+    fn a_minimal_object_is_rendered_with_all_defaults() {
         insta::assert_snapshot!(render("cpu.yaml", MINIMAL, &settings()).unwrap());
     }
 
     #[test]
-    fn a_full_object_becomes_everything_that_it_sets() {
+    fn every_field_of_a_full_object_is_rendered() {
         insta::assert_snapshot!(render("full.yaml", include_str!("testdata/full.yaml"), &settings()).unwrap());
     }
 

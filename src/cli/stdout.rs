@@ -1,4 +1,4 @@
-//! Output of a verb. IO: standard output.
+//! Prints a subcommand's output. IO: standard output.
 
 use std::io::{self, ErrorKind, Write as _};
 

@@ -2,7 +2,7 @@
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 
-/// Renders a header and rows; every line ends with a newline. An empty cell reads `<none>`, as in kubectl.
+/// Renders a header and rows; every line ends with a newline. An empty cell is shown as `<none>`, as in kubectl.
 pub(super) fn render<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);

@@ -1,12 +1,12 @@
-//! One match as CEL. Pure.
+//! Translates one match into CEL. Pure.
 //!
 //! Every expression is total: for any attribute value it is true or false, never an error, and the API server's cost
-//! estimate stays small. The rules below were verified with the evaluator of Kubernetes 1.37:
+//! estimate stays small. The rules below were verified with the Kubernetes 1.37 evaluator:
 //! - an unknown name is an error, so each expression first tests that the name exists;
 //! - a literal goes on the left (`"Xeon" == x`): if x is a version, `x == "Xeon"` and `x in ["Xeon"]` are errors;
 //! - a version goes on the right (`x == semver("1.2.3")`), for the same reason;
-//! - `<`, `<=`, `>` and `>=` are errors on other types, so the type is tested first, as `type(x) in [int]`. The API server
-//!   rejects `type(x) == int`, because it estimates its cost as unbounded.
+//! - `<`, `<=`, `>` and `>=` are errors on other types, so the type is tested first, as `type(x) in [int]`. The API
+//!   server rejects `type(x) == int`, because its cost estimate is unbounded.
 
 use crate::{
     api::{Match, MatchOperator, Scalar},
@@ -16,10 +16,10 @@ use crate::{
 
 use super::PolicyError;
 
-/// Longest string or version of an attribute, in bytes (`DeviceAttributeMaxValueLength`).
+/// Maximum length of a string or version attribute, in bytes (`DeviceAttributeMaxValueLength`).
 const MAX_VALUE: usize = 64;
 
-/// What a match is on.
+/// What a match tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// `device.attributes`.
@@ -37,7 +37,7 @@ pub(super) struct Term {
     test: Test,
 }
 
-/// What is demanded of a value, as CEL in which `VALUE` stands for the value.
+/// The condition on a value, as CEL in which `VALUE` stands for the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Test {
     Exists,
@@ -70,14 +70,14 @@ impl Term {
             MatchOperator::In | MatchOperator::NotIn => {
                 let Some(values) = one.values.as_deref().filter(|values| !values.is_empty() && one.value.is_none())
                 else {
-                    return Err(misplaced(one, "takes a non-empty list `values`, and no `value`"));
+                    return Err(misplaced(one, "takes a non-empty `values` list and no `value`"));
                 };
                 let tests = equalities(source, values)?;
                 if one.operator == MatchOperator::In { Test::Any(tests) } else { Test::None(tests) }
             }
             MatchOperator::Gt | MatchOperator::Gte | MatchOperator::Lt | MatchOperator::Lte => {
                 let Some(value) = one.value.as_ref().filter(|_| one.values.is_none()) else {
-                    return Err(misplaced(one, "takes one `value`, and no `values`"));
+                    return Err(misplaced(one, "takes one `value` and no `values`"));
                 };
                 Test::Any(vec![order(source, one.operator, value)?])
             }
@@ -85,12 +85,12 @@ impl Term {
         Ok(Self { source, domain: domain.to_owned(), name: name.to_owned(), test })
     }
 
-    /// Whether it tests a capacity, and the domain and the name of what it tests.
+    /// Whether the term tests a capacity, and the domain and name of what it tests.
     pub(super) fn subject(&self) -> (bool, &str, &str) {
         (self.source == Source::Capacity, &self.domain, &self.name)
     }
 
-    /// Whether both test the same attribute or capacity.
+    /// Whether both terms test the same attribute or capacity.
     pub(super) fn same_key(&self, other: &Self) -> bool {
         (self.source, &self.domain, &self.name) == (other.source, &other.domain, &other.name)
     }
@@ -150,13 +150,13 @@ fn misplaced(one: &Match, what: &str) -> PolicyError {
     PolicyError::new("operator", format!("{:?} {what}", one.operator))
 }
 
-/// A test of equality for each value.
+/// An equality test for each value.
 fn equalities(source: Source, values: &[Scalar]) -> Result<Vec<String>, PolicyError> {
     let ints = values.iter().filter(|value| matches!(value, Scalar::Int(_))).count();
     if source == Source::Attributes && ints != 0 && ints != values.len() {
         return Err(PolicyError::new(
             "values",
-            "they mix types, and an attribute has one type: write all of them with quotes (strings, versions, \"true\" and \"false\"), or all without (integers)",
+            "the values have different types, but an attribute has only one: quote all of them (strings, versions, \"true\" and \"false\") or none (integers)",
         ));
     }
     let mut tests = Vec::new();
@@ -166,7 +166,7 @@ fn equalities(source: Source, values: &[Scalar]) -> Result<Vec<String>, PolicyEr
             (Source::Capacity, value) => {
                 tests.push(format!("{VALUE}.compareTo(quantity({})) == 0", quantity(value, &field)?));
             }
-            // The API has "true" and "false" as strings, so the attribute may be a boolean or a string.
+            // The CRD takes "true" and "false" as strings, so the attribute may be a boolean or a string.
             (Source::Attributes, Scalar::Bool(value)) => {
                 tests.extend([format!("{value} == {VALUE}"), format!("\"{value}\" == {VALUE}")]);
             }
@@ -201,38 +201,41 @@ fn order(source: Source, operator: MatchOperator, value: &Scalar) -> Result<Stri
             None => Err(PolicyError::new(
                 "value",
                 format!(
-                    "{operator:?} compares integers and versions, and {value:?} is neither: write an integer without quotes, such as 32, or a version, such as 1.2.3"
+                    "{operator:?} compares integers and versions, but {value:?} is neither: write an integer without quotes, such as 32, or a version, such as 1.2.3"
                 ),
             )),
         },
         (Source::Attributes, Scalar::Bool(value)) => Err(PolicyError::new(
             "value",
             format!(
-                "{operator:?} compares integers and versions, and {value} is a boolean: use operator In with values: [\"{value}\"]"
+                "{operator:?} compares integers and versions, but {value} is a boolean: use operator In with values: [\"{value}\"]"
             ),
         )),
     }
 }
 
-/// A string that an attribute can hold, as a literal.
+/// A literal for a string that an attribute can hold.
 fn string(value: &str, field: &str) -> Result<String, PolicyError> {
     if value.len() > MAX_VALUE {
         return Err(PolicyError::new(
             field,
-            format!("{value:?} has {} bytes and can never match: an attribute has at most {MAX_VALUE}", value.len()),
+            format!(
+                "{value:?} is {} bytes long and can never match: an attribute value has at most {MAX_VALUE}",
+                value.len()
+            ),
         ));
     }
     Ok(literal(value))
 }
 
-/// A strict semantic version without its build metadata, which does not count in comparisons.
+/// A strict semantic version without its build metadata, which comparisons ignore.
 fn version(value: &str) -> Option<String> {
     let mut version = semver::Version::parse(value).ok().filter(|_| value.len() <= MAX_VALUE)?;
     version.build = semver::BuildMetadata::EMPTY;
     Some(version.to_string())
 }
 
-/// A quantity, as a literal.
+/// A literal for a quantity.
 fn quantity(value: &Scalar, field: &str) -> Result<String, PolicyError> {
     let text = match value {
         Scalar::Int(value) => value.to_string(),

@@ -1,4 +1,4 @@
-//! What a policy demands of a device. Pure.
+//! The demands that a policy makes of a device. Pure.
 
 use crate::api::{DeviceClassPolicy, Match};
 
@@ -9,12 +9,12 @@ use super::{
 
 /// One demand of a policy's preset or matches.
 pub(super) struct Demand {
-    /// The field it comes from, relative to the policy.
+    /// The field that it comes from, relative to the policy.
     pub(super) field: String,
     pub(super) kind: Kind,
 }
 
-/// What is demanded.
+/// The kinds of demand.
 pub(super) enum Kind {
     /// This must hold.
     One(Match, Term),
@@ -35,8 +35,8 @@ impl Demand {
     }
 }
 
-/// All demands of a policy. An explicit match replaces the preset's demand on the same key; a demand that several matches
-/// must not all hold is replaced by an explicit match on any of their keys.
+/// All demands of a policy. An explicit match replaces the preset's demand on the same key. A [`Kind::NotAll`] demand
+/// is replaced by an explicit match on any of its keys.
 pub(super) fn demands(policy: &DeviceClassPolicy, driver: &str) -> Result<Vec<Demand>, PolicyError> {
     let own = parse(Source::Attributes, "matchAttributes", &policy.match_attributes, driver)?;
     let mut demands = Vec::new();

@@ -1,6 +1,6 @@
-//! Why a policy cannot become a DeviceClass. Pure.
+//! Why a policy cannot be translated into a DeviceClass. Pure.
 
-/// What is wrong with a policy: the field, and what to write instead.
+/// An error in a policy: the field, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct PolicyError {
@@ -15,7 +15,7 @@ impl PolicyError {
         Self { field: field.into(), message: message.into() }
     }
 
-    /// The same error, with the field's path seen from the object that holds it.
+    /// The same error, with the field's path prefixed by `holder`.
     #[must_use]
     pub fn within(mut self, holder: &str) -> Self {
         self.field = if self.field.is_empty() { holder.to_owned() } else { format!("{holder}.{}", self.field) };

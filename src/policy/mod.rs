@@ -1,8 +1,9 @@
-//! Policy to DeviceClasses: presets and matches become guarded CEL, and what a class matches is counted. Pure.
+//! Translates policies into DeviceClasses, with presets and matches as guarded CEL, and counts what a class matches.
+//! Pure.
 //!
 //! A device without an attribute, or with an attribute of another type, must not abort a claim's allocation. So every
-//! expression made here is total: it is true or false for any possible device. Only raw `selectors` can fail; they come
-//! last, after the driver's name and the matches have ruled out other drivers' devices.
+//! expression generated here is total: it is true or false for any possible device. Only raw `selectors` can fail; they
+//! come last, after the driver name and the matches have ruled out other drivers' devices.
 
 mod cel;
 mod demand;
@@ -22,12 +23,12 @@ use k8s_openapi::api::resource::v1::{CELDeviceSelector, DeviceClassSpec, DeviceS
 use crate::{api::DeviceClassPolicy, dns::is_subdomain};
 use demand::{Demand, demands};
 
-/// Longest expression of a selector, in bytes (`CELSelectorExpressionMaxLength` of the resource.k8s.io API).
+/// Maximum length of a selector's expression, in bytes (`CELSelectorExpressionMaxLength` in the resource.k8s.io API).
 pub const MAX_EXPRESSION: usize = 10 * 1024;
-/// Most selectors of a class (`DeviceSelectorsMaxSize`).
+/// Maximum number of selectors in a class (`DeviceSelectorsMaxSize`).
 pub const MAX_SELECTORS: usize = 32;
 
-/// Every class of a DraDriverConfig: its name and the class to create, or the error, with the field's path from `spec`.
+/// Every class of a DraDriverConfig: its name and the class to create, or an error with the field's path from `spec`.
 pub fn device_classes<'a>(
     policies: &'a [DeviceClassPolicy],
     driver_name: &str,
@@ -66,7 +67,7 @@ pub fn device_class(policy: &DeviceClassPolicy, driver_name: &str) -> Result<Dev
         return Err(PolicyError::new(
             "selectors",
             format!(
-                "together with the matches they make {} selectors, and a DeviceClass may have {MAX_SELECTORS}: join some with &&",
+                "together with the matches there are {} selectors, but a DeviceClass allows {MAX_SELECTORS}: combine some with &&",
                 expressions.len()
             ),
         ));
@@ -92,8 +93,8 @@ fn check_name(name: &str) -> Result<(), PolicyError> {
     }
 }
 
-/// Joins terms into as few expressions as the length limit allows. A class's selectors must all be true and are evaluated
-/// in order, so it does not matter where they are split.
+/// Joins terms into as few expressions as the length limit allows. A class's selectors must all be true and are
+/// evaluated in order, so it does not matter where the terms are split.
 fn join(terms: Vec<String>, policy: &DeviceClassPolicy) -> Result<Vec<String>, PolicyError> {
     let mut expressions: Vec<String> = Vec::new();
     for term in terms {
@@ -104,7 +105,7 @@ fn join(terms: Vec<String>, policy: &DeviceClassPolicy) -> Result<Vec<String>, P
             return Err(PolicyError::new(
                 "matchAttributes",
                 format!(
-                    "the values of {key:?} make an expression of {} bytes, and a selector may have {MAX_EXPRESSION}: use fewer or shorter values",
+                    "the values of {key:?} make an expression of {} bytes, but a selector allows {MAX_EXPRESSION}: use fewer or shorter values",
                     term.len()
                 ),
             ));
@@ -122,15 +123,15 @@ fn join(terms: Vec<String>, policy: &DeviceClassPolicy) -> Result<Vec<String>, P
 
 fn raw(selector: &str) -> Result<String, PolicyError> {
     if selector.trim().is_empty() {
-        return Err(PolicyError::new("", "it is empty: write a CEL expression over `device`, or remove it"));
+        return Err(PolicyError::new(
+            "",
+            "must not be empty: write a CEL expression over `device`, or remove the entry",
+        ));
     }
     if selector.len() > MAX_EXPRESSION {
         return Err(PolicyError::new(
             "",
-            format!(
-                "it has {} bytes, and a selector may have {MAX_EXPRESSION}: split it in two at an &&",
-                selector.len()
-            ),
+            format!("is {} bytes long, but a selector allows {MAX_EXPRESSION}: split it at an &&", selector.len()),
         ));
     }
     Ok(selector.to_owned())

@@ -1,4 +1,4 @@
-//! The presets, as the matches that they stand for. Pure.
+//! The presets and the matches that they stand for. Pure.
 //!
 //! | preset | a device is in the class when its machine … |
 //! |---|---|
@@ -8,9 +8,9 @@
 //! | `Intel` | has the vendor `Intel` |
 //! | `Amd` | has the vendor `AMD` |
 //!
-//! The first two look at size alone, so they mean the same on any vendor's hardware, and every device of the driver is in
-//! exactly one of them: large machines are kept for workloads that ask for them. Current two-socket servers start at 32
-//! cores with 256 GB; 8 GB per core is the usual ratio.
+//! The first two depend on size alone, so they mean the same on any vendor's hardware, and every device of the driver
+//! is in exactly one of them: large machines are kept for workloads that ask for them. Current two-socket servers start
+//! at 32 cores with 256 GB; 8 GB per core is the usual ratio.
 //!
 //! A match on the same key replaces the preset's: `{preset: HighPerformance, matchAttributes: [{key: cores, operator:
 //! Gte, value: 64}]}` asks for 64 cores and still for 256 GB. In `GeneralPurpose` the two keys belong together ("not both
@@ -20,7 +20,7 @@ use crate::api::{Match, MatchOperator, Preset, Scalar};
 
 /// A machine with at least this many cores can be a high-performance one.
 pub const HIGH_PERFORMANCE_CORES: i64 = 32;
-/// A machine with at least this much memory can be a high-performance one; in GB, as in the attribute `memoryGB`.
+/// A machine with at least this much memory can be a high-performance one. In GB, like the attribute `memoryGB`.
 pub const HIGH_PERFORMANCE_MEMORY_GB: i64 = 256;
 
 /// What a preset demands: matches on attributes that the driver publishes under its own name.
@@ -28,7 +28,7 @@ pub const HIGH_PERFORMANCE_MEMORY_GB: i64 = 256;
 pub struct Terms {
     /// All of these must hold.
     pub all: Vec<Match>,
-    /// These must not all hold; empty if the preset has no such demand.
+    /// These must not all hold at once; empty if the preset has no such demand.
     pub not_all: Vec<Match>,
 }
 

@@ -1,11 +1,11 @@
 //! Which devices a DeviceClass matches, without asking Kubernetes. Pure.
 //!
-//! Used for the counts in a status and for `menu`; only the scheduler decides. kube-cel evaluates the selectors, and it knows
-//! less CEL than Kubernetes: selectors that it might evaluate differently are screened out, and the answer is "unknown",
-//! never "no".
+//! Used for the counts in a status and for `menu`; only the scheduler decides. The selectors are evaluated by kube-cel,
+//! which supports less CEL than Kubernetes. Selectors that it might evaluate differently are screened out: the answer
+//! for them is "unknown", never "no".
 //!
-//! A selector reads only a few names, and the devices of a node mostly have the same values under them. So answers are
-//! cached by the values that the selectors read.
+//! A selector reads only a few names, and most devices of a node have the same values for them. So answers are cached
+//! by the values that the selectors read.
 
 mod evaluate;
 mod nesting;
@@ -28,13 +28,13 @@ use kube_cel::cel::Program;
 use evaluate::DeviceView;
 use screen::Name;
 
-/// How many answers a matcher caches at most: some hundred kilobytes.
+/// Maximum number of answers that a matcher caches: a few hundred kilobytes.
 const MAX_ANSWERS: usize = 2048;
 
 /// The selectors of one DeviceClass, compiled.
 pub struct Matcher {
     selectors: Vec<Result<Program, String>>,
-    /// What the selectors read.
+    /// The names that the selectors read.
     names: BTreeSet<Name>,
     answers: Mutex<HashMap<DeviceView, Result<bool, MatchError>>>,
 }
@@ -42,11 +42,11 @@ pub struct Matcher {
 /// Why it is not known whether a device matches.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatchError {
-    /// Only Kubernetes can tell.
+    /// Only Kubernetes can evaluate the selector.
     #[error("only Kubernetes can evaluate the selector: {0}")]
     Unknown(String),
-    /// The selector fails on this device: a claim that uses the class is not allocated while the device exists.
-    #[error("the selector fails on this device, and the scheduler aborts every claim that it tries on it: {0}")]
+    /// The selector fails on this device: a claim for the class cannot be allocated if the scheduler tries this device.
+    #[error("the selector fails on this device, so the scheduler aborts every claim that it tries on the device: {0}")]
     Aborts(String),
 }
 

@@ -1,10 +1,11 @@
-//! Rewords what the API server says about a DeviceClass in terms of the policy that the class was made from. Pure.
+//! Rewrites API server errors about a DeviceClass in terms of the policy that the class was built from. Pure.
 
 use crate::api::DeviceClassPolicy;
 
 use super::device_class;
 
-/// The message, with each path such as `spec.selectors[1].cel.expression` replaced by the policy's field that it came from.
+/// The message, with each path such as `spec.selectors[1].cel.expression` replaced by the policy field that it came
+/// from.
 pub fn in_terms_of_policy(policies: &[DeviceClassPolicy], driver_name: &str, class: &str, message: &str) -> String {
     let Some(index) = policies.iter().position(|policy| policy.name == class) else {
         return message.to_owned();

@@ -1,4 +1,4 @@
-//! The CEL that policies become, and the messages for bad ones.
+//! The CEL generated from policies, and the errors for invalid ones.
 
 use rstest::rstest;
 use serde_json::json;
@@ -103,12 +103,12 @@ fn long_policies_are_split_into_several_selectors() {
 #[case(json!({}), "preset: a device class needs a preset, matchAttributes")]
 #[case(json!({"name": "Big_One", "preset": "Arm"}), "name: \"Big_One\" is not a DNS subdomain")]
 #[case(json!({"name": "", "preset": "Arm"}), "name: \"\" is not a DNS subdomain")]
-#[case(json!({"matchAttributes": [{"key": "cores", "operator": "Gt", "value": "true"}]}), "matchAttributes[0].value: Gt compares integers and versions, and true is a boolean: use operator In with values: [\"true\"]")]
-#[case(json!({"matchAttributes": [{"key": "a", "operator": "Exists"}, {"key": "cores", "operator": "Gte", "value": "32"}]}), "matchAttributes[1].value: Gte compares integers and versions, and \"32\" is neither: write an integer without quotes")]
-#[case(json!({"matchAttributes": [{"key": "v", "operator": "Lt", "value": "1.2"}]}), "matchAttributes[0].value: Lt compares integers and versions, and \"1.2\" is neither")]
-#[case(json!({"matchAttributes": [{"key": "a", "operator": "In", "values": ["x", 1]}]}), "matchAttributes[0].values: they mix types")]
-#[case(json!({"matchAttributes": [{"key": "a", "operator": "In", "values": []}]}), "matchAttributes[0].operator: In takes a non-empty list `values`")]
-#[case(json!({"matchAttributes": [{"key": "a", "operator": "NotIn", "value": "x"}]}), "matchAttributes[0].operator: NotIn takes a non-empty list `values`, and no `value`")]
+#[case(json!({"matchAttributes": [{"key": "cores", "operator": "Gt", "value": "true"}]}), "matchAttributes[0].value: Gt compares integers and versions, but true is a boolean: use operator In with values: [\"true\"]")]
+#[case(json!({"matchAttributes": [{"key": "a", "operator": "Exists"}, {"key": "cores", "operator": "Gte", "value": "32"}]}), "matchAttributes[1].value: Gte compares integers and versions, but \"32\" is neither: write an integer without quotes")]
+#[case(json!({"matchAttributes": [{"key": "v", "operator": "Lt", "value": "1.2"}]}), "matchAttributes[0].value: Lt compares integers and versions, but \"1.2\" is neither")]
+#[case(json!({"matchAttributes": [{"key": "a", "operator": "In", "values": ["x", 1]}]}), "matchAttributes[0].values: the values have different types")]
+#[case(json!({"matchAttributes": [{"key": "a", "operator": "In", "values": []}]}), "matchAttributes[0].operator: In takes a non-empty `values` list")]
+#[case(json!({"matchAttributes": [{"key": "a", "operator": "NotIn", "value": "x"}]}), "matchAttributes[0].operator: NotIn takes a non-empty `values` list and no `value`")]
 #[case(json!({"matchAttributes": [{"key": "a", "operator": "Gt", "values": [1]}]}), "matchAttributes[0].operator: Gt takes one `value`")]
 #[case(json!({"matchAttributes": [{"key": "a", "operator": "Exists", "value": 1}]}), "matchAttributes[0].operator: Exists takes neither")]
 #[case(json!({"matchAttributes": [{"key": "a/b/c", "operator": "Exists"}]}), "matchAttributes[0].key: \"a/b/c\": an attribute name has")]
@@ -118,9 +118,9 @@ fn long_policies_are_split_into_several_selectors() {
 #[case(json!({"matchAttributes": [{"key": "family", "operator": "In", "values": ["a".repeat(65)]}]}), "matchAttributes[0].values[0]: \"aaaa")]
 #[case(json!({"matchCapacity": [{"key": "memory", "operator": "Gte", "value": "16 GB"}]}), "matchCapacity[0].value: \"16 GB\" is not a quantity: write a number, with a unit if needed, such as 4, 500m or 16Gi")]
 #[case(json!({"matchCapacity": [{"key": "memory", "operator": "In", "values": ["1Gi", "true"]}]}), "matchCapacity[0].values[1]: \"true\" is not a quantity")]
-#[case(json!({"selectors": ["true", "  "]}), "selectors[1]: it is empty")]
-#[case(json!({"selectors": ["a".repeat(10_241)]}), "selectors[0]: it has 10241 bytes")]
-#[case(json!({"selectors": vec!["true"; 32]}), "selectors: together with the matches they make 33 selectors")]
+#[case(json!({"selectors": ["true", "  "]}), "selectors[1]: must not be empty")]
+#[case(json!({"selectors": ["a".repeat(10_241)]}), "selectors[0]: is 10241 bytes long")]
+#[case(json!({"selectors": vec!["true"; 32]}), "selectors: together with the matches there are 33 selectors")]
 #[case(json!({"matchAttributes": [{"key": "x", "operator": "In", "values": vec!["\u{1}".repeat(64); 32]}]}), "matchAttributes: the values of \"x\" make an expression of")]
 fn a_bad_policy_is_rejected_with_the_field_and_what_to_write(#[case] bad: serde_json::Value, #[case] message: &str) {
     let error = error(&bad);

@@ -1,4 +1,4 @@
-//! What a published device says of itself, and whether a claim can get it. Pure.
+//! What a published device says about itself, and whether a claim can get it. Pure.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceRequestAlloc
 
 use crate::slices::pool::PoolId;
 
-/// The value of an attribute as text; none for a list of values, or for a type that a later Kubernetes brings.
+/// The value of an attribute as text; `None` for a list of values, or for a type that a later Kubernetes version adds.
 pub fn text(attribute: &DeviceAttribute) -> Option<String> {
     match attribute {
         DeviceAttribute { bool: Some(value), .. } => Some(value.to_string()),
@@ -18,7 +18,7 @@ pub fn text(attribute: &DeviceAttribute) -> Option<String> {
     }
 }
 
-/// Whether a taint keeps claims without a toleration away. One with the effect `None` only informs.
+/// Whether a taint keeps claims without a toleration away. A taint with the effect `None` is only informational.
 pub fn is_tainted(device: &Device) -> bool {
     device.taints.iter().flatten().any(|taint| taint.effect != "None")
 }
@@ -26,11 +26,11 @@ pub fn is_tainted(device: &Device) -> bool {
 /// How a claim holds a device that is allocated to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Alone: no other claim can get the device.
+    /// Exclusively: no other claim can get the device.
     Whole,
     /// A share of a device that allows multiple allocations. How much of its capacity is left is not counted here.
     Share,
-    /// By admin access, which takes nothing from others.
+    /// With admin access, which takes nothing from other claims.
     Admin,
 }
 
@@ -47,7 +47,7 @@ impl Hold {
     }
 }
 
-/// The devices that no further claim can get, out of those that claims hold: pool, device and how it is held.
+/// The devices that no further claim can get, given the devices that claims hold: pool, device and hold.
 pub fn taken<'a>(held: impl IntoIterator<Item = (PoolId<'a>, &'a str, Hold)>) -> HashSet<(PoolId<'a>, &'a str)> {
     let whole = held.into_iter().filter(|(.., hold)| *hold == Hold::Whole);
     whole.map(|(pool, device, _)| (pool, device)).collect()
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_taken_by_whole_and_not_by_admin_access_or_a_share() {
+    fn only_an_exclusive_hold_takes_a_device() {
         for (extra, hold) in [
             (json!({}), Hold::Whole),
             (json!({"adminAccess": false}), Hold::Whole),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_with_the_effect_none_only_informs() {
+    fn a_taint_with_the_effect_none_is_only_informational() {
         let device = |effects: &[&str]| Device {
             taints: Some(
                 effects
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_is_shown_by_its_value_and_a_list_is_not() {
+    fn a_single_value_is_shown_as_text_and_a_list_is_not() {
         let shown = |attribute: Value| text(&serde_json::from_value(attribute).unwrap());
         assert_eq!(shown(json!({"bool": false})).as_deref(), Some("false"));
         assert_eq!(shown(json!({"int": 8})).as_deref(), Some("8"));

@@ -1,7 +1,7 @@
-//! What to write so that the slices in the cluster become the wanted ones. Pure.
+//! Computes the writes that turn the slices in the cluster into the wanted ones. Pure.
 //!
-//! Consumers only look at the highest generation of a pool, and only when all its slices are there. So a change that
-//! takes more than one write moves the whole pool to a new generation: a consumer never sees old and new slices mixed.
+//! Consumers only use the highest generation of a pool, and only once all its slices exist. So a change that takes more
+//! than one write moves the whole pool to a new generation: a consumer never sees a mix of old and new slices.
 
 use std::{
     borrow::Borrow,
@@ -15,16 +15,16 @@ use serde_json::Value;
 
 use super::same::{same_content, same_taint};
 
-/// One write. Carry them out in their order.
+/// One write. Changes must be carried out in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Delete the slice, if it is still the one seen.
+    /// Delete the slice if it has not changed since it was seen.
     Delete {
         /// Its name.
         name: String,
-        /// Precondition: it was not deleted and recreated.
+        /// Precondition: it has not been deleted and recreated.
         uid: Option<String>,
-        /// Precondition: it was not changed.
+        /// Precondition: it has not been changed.
         resource_version: Option<String>,
     },
     /// Replace the slice. `metadata.resourceVersion` is set, so that a concurrent change is a conflict.
@@ -33,16 +33,16 @@ pub enum Change {
     Create(ResourceSlice),
 }
 
-/// What the API server made of the slices it was sent, by slice name.
+/// How the API server stored the slices that it was sent, by slice name.
 ///
-/// A server drops fields whose feature gate is off, and a webhook may change others. Both would look like a foreign change
-/// that must be reverted, forever. So as long as the wanted slice and the slice in the API are the same as after the last
-/// write, they count as equal. Only hashes are stored.
+/// A server drops fields whose feature gate is off, and a webhook may change others. Both would look like a foreign
+/// change that has to be reverted over and over. So the wanted slice and the slice in the API count as equal as long as
+/// neither has changed since the last write. Only hashes are stored.
 #[derive(Clone, Debug, Default)]
 pub struct Accepted(HashMap<String, (u64, u64)>);
 
 impl Accepted {
-    /// Notes the answer to a create or an update. Returns the fields that were sent and dropped, such as
+    /// Records the response to a create or an update. Returns the fields that the server dropped, such as
     /// `devices[].taints`; they are the same for every slice.
     pub fn note(&mut self, sent: &ResourceSlice, kept: &ResourceSlice) -> BTreeSet<String> {
         let Some(name) = kept.metadata.name.clone() else { return BTreeSet::new() };
@@ -60,8 +60,8 @@ impl Accepted {
     }
 }
 
-/// What to write. `wanted` is a whole pool of one driver and node; `current` are the slices of that driver with that
-/// node's name, in any pool and generation, by any author.
+/// Computes what to write. `wanted` is a whole pool of one driver and node; `current` are the slices of that driver
+/// with that node's name, in any pool and generation, by any author.
 pub fn diff<S: Borrow<ResourceSlice>>(wanted: Vec<ResourceSlice>, current: &[S], accepted: &Accepted) -> Vec<Change> {
     let mut by_name: BTreeMap<&str, &ResourceSlice> = BTreeMap::new();
     for slice in current {
@@ -108,7 +108,7 @@ pub fn diff<S: Borrow<ResourceSlice>>(wanted: Vec<ResourceSlice>, current: &[S],
     deletes.chain(updates).chain(creates).collect()
 }
 
-/// The generation to publish: the present one where at most one slice is written, else the next.
+/// The generation to publish: the current one if at most one slice is written, otherwise the next.
 fn generation<'a>(
     highest: i64,
     wanted: &[ResourceSlice],
@@ -124,7 +124,8 @@ fn generation<'a>(
     let added = found.iter().any(Option::is_none);
     let shrinks = changed > 0 && leftover.any(|slice| slice.spec.pool.generation == highest);
     if added || changed > 1 || shrinks {
-        // After the last generation (only a stranger's slice can have it) start again at 1: every other is deleted.
+        // After the last possible generation (which only a foreign slice can have) start again at 1: all other slices
+        // are deleted.
         highest.checked_add(1).unwrap_or(1)
     } else {
         highest
@@ -147,7 +148,7 @@ fn has_owner(wanted: &ObjectMeta, found: &ResourceSlice) -> bool {
 
 fn updated(wanted: ResourceSlice, found: &ResourceSlice) -> ResourceSlice {
     let mut slice = ResourceSlice {
-        // Labels and annotations belong to the one who set them.
+        // Labels and annotations belong to whoever set them.
         metadata: ObjectMeta { managed_fields: None, ..found.metadata.clone() },
         spec: wanted.spec,
     };
@@ -162,7 +163,7 @@ fn updated(wanted: ResourceSlice, found: &ResourceSlice) -> ResourceSlice {
     slice
 }
 
-/// A taint that stays keeps the time it was added: tolerations count from it.
+/// A taint that stays keeps the time at which it was added, because tolerations count from it.
 fn keep_times(devices: &mut [Device], before: &[Device]) {
     for device in devices.iter_mut().filter(|device| device.taints.is_some()) {
         let Some(before) = before.iter().find(|before| before.name == device.name) else { continue };
@@ -173,7 +174,7 @@ fn keep_times(devices: &mut [Device], before: &[Device]) {
     }
 }
 
-/// A hash of everything but the pool's generation, and the times of taints (a server fills them in).
+/// A hash of everything except the pool's generation and the times of taints (which the server fills in).
 fn content_hash(spec: &ResourceSliceSpec) -> u64 {
     let mut spec = spec.clone();
     spec.pool.generation = 0;
@@ -186,7 +187,7 @@ fn content_hash(spec: &ResourceSliceSpec) -> u64 {
     hasher.finish()
 }
 
-/// The fields, without indices and map keys, that were sent with a value and did not come back.
+/// The fields, without indices and map keys, that were sent with a value and are missing from the response.
 fn dropped_fields(sent: &ResourceSliceSpec, kept: &ResourceSliceSpec) -> BTreeSet<String> {
     let mut dropped = BTreeSet::new();
     if let (Ok(sent), Ok(kept)) = (serde_json::to_value(sent), serde_json::to_value(kept)) {

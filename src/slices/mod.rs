@@ -1,4 +1,5 @@
-//! ResourceSlices: what pools mean, what a device says, packing devices into slices, diffing (pure); publishing and watching (IO).
+//! ResourceSlices: reading pools and devices, packing devices into slices, and diffing (pure); publishing and watching
+//! (IO).
 
 pub mod device;
 pub mod diff;

@@ -1,8 +1,7 @@
 //! Packs the devices of a node into the ResourceSlices of its pool. Pure.
 //!
-//! The pool has the node's name. Slices have names of their own making, from driver, node and index: the same devices
-//! give the same slices, and a second create of a slice that is already there is refused by the API server rather than
-//! doubled.
+//! The pool is named after the node. Slice names are derived from driver, node and index instead of generated: the same
+//! devices give the same slices, and the API server rejects a second create of a slice instead of storing a duplicate.
 
 use k8s_openapi::{
     api::resource::v1::{Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec},
@@ -11,26 +10,26 @@ use k8s_openapi::{
 
 use crate::{digest::short_sha256, dns::MAX_SUBDOMAIN};
 
-/// Most devices in a slice (`ResourceSliceMaxDevices` of the resource.k8s.io API).
+/// Maximum number of devices in a slice (`ResourceSliceMaxDevices` in the resource.k8s.io API).
 pub const MAX_DEVICES: usize = 128;
-/// Most devices in a slice where one has taints, counters or list attributes (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
+/// The maximum if any device has taints, counters or list attributes (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
 pub const MAX_DEVICES_ADVANCED: usize = 64;
-/// So much of `<node>-<driver>-` is the beginning of every slice's name, however long the two are: it is cut for the hash
-/// and the index, and then again to where no label ends in a '-' (a label has 63 characters at most).
+/// Every slice's name begins with at most this much of `<node>-<driver>-`. The prefix is cut to leave room for the hash
+/// and the index, and then shortened further so that no label ends in a '-' (a label has at most 63 characters).
 pub const MIN_KEPT: usize = 150;
 
-/// Whose devices are packed.
+/// The driver and node whose devices are packed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodePool {
-    /// The driver's name.
+    /// The driver name.
     pub driver: String,
-    /// The node's name, and so the pool's.
+    /// The name of the node, and thus of the pool.
     pub node: String,
-    /// The Node object, so that its slices go with it; none where no cluster is asked.
+    /// The Node object, so that its slices are garbage-collected with it; `None` without a cluster.
     pub owner: Option<OwnerReference>,
 }
 
-/// What follows the node's name in the name of a slice, before the hash and the index.
+/// The part of a slice's name between the node name and the hash.
 pub fn name_after_node(driver: &str) -> String {
     format!("-{driver}-")
 }
@@ -48,8 +47,8 @@ pub fn node_owner(name: &str, uid: &str) -> OwnerReference {
 }
 
 impl NodePool {
-    /// The whole pool, in the order of the devices, as generation 1 (`diff` moves it on). With no devices it is one
-    /// empty slice: that the node has none is then known, and is not taken for a plugin that has yet to publish.
+    /// The whole pool, in the order of the devices, as generation 1 (`diff` sets the real one). Without devices it is
+    /// one empty slice, which tells a node without devices from a plugin that has not published yet.
     pub fn pack(&self, devices: &[Device]) -> Vec<ResourceSlice> {
         let most = if devices.iter().any(is_advanced) { MAX_DEVICES_ADVANCED } else { MAX_DEVICES };
         let count = devices.len().div_ceil(most).max(1);
@@ -72,19 +71,19 @@ impl NodePool {
                     generation: 1,
                     resource_slice_count: i64::try_from(count).unwrap_or(i64::MAX),
                 },
-                // Always a list: an empty one is shown as `devices: []`, which says more than nothing.
+                // Always a list: an empty one is shown as `devices: []`, which is clearer than no field.
                 devices: Some(devices.to_vec()),
                 ..ResourceSliceSpec::default()
             },
         }
     }
 
-    /// `<node>-<driver>-<hash>-<index>`. Node "a-b" with driver "c" and node "a" with driver "b-c" would read alike, so a
-    /// short hash of both tells them apart, also where a long name had to be cut.
+    /// `<node>-<driver>-<hash>-<index>`. Node "a-b" with driver "c" and node "a" with driver "b-c" would look the same,
+    /// so a short hash of both distinguishes them, even if a long name had to be cut.
     fn slice_name(&self, index: usize) -> String {
         let tail = format!("-{}-{index}", short_sha256(format!("{}/{}", self.node, self.driver), 8));
         let mut head = format!("{}{}", self.node, name_after_node(&self.driver));
-        // Names of nodes and drivers are ASCII; a cut elsewhere than on a character boundary must still not panic.
+        // Node and driver names are ASCII, but a cut inside a character must not panic either.
         let mut end = head.len().min(MAX_SUBDOMAIN - tail.len());
         while !head.is_char_boundary(end) {
             end -= 1;
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn one_device_too_many_makes_a_second_slice() {
+    fn one_device_over_the_limit_makes_a_second_slice() {
         let sizes = |slices: Vec<ResourceSlice>| -> Vec<usize> {
             slices.iter().map(|slice| slice.spec.devices.as_ref().unwrap().len()).collect()
         };
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_read_alike_are_told_apart() {
+    fn ambiguous_names_get_different_slices() {
         let name = |node, driver| pool(node, driver).pack(&[])[0].metadata.name.clone().unwrap();
         assert_ne!(name("a-b", "c"), name("a", "b-c"));
         let long = "n".repeat(253);

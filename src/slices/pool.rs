@@ -1,4 +1,4 @@
-//! What ResourceSlices mean together: pools that are complete, incomplete or invalid, and slices that are obsolete. Pure.
+//! Groups ResourceSlices into pools that are complete, incomplete or invalid, and finds obsolete slices. Pure.
 //!
 //! The rules are the scheduler's (k8s.io/dynamic-resource-allocation `structured`, `GatherPools`, 1.37): only the highest
 //! generation of a pool counts, and nothing is allocated from a pool that is incomplete or invalid. Nothing is copied:
@@ -11,23 +11,23 @@ use std::{
 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 
-/// The pools of one driver may have the names of another's.
+/// Identifies a pool. Pools of different drivers may have the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId<'a> {
-    /// The driver's name.
+    /// The driver name.
     pub driver: &'a str,
-    /// The pool's name.
+    /// The pool name.
     pub pool: &'a str,
 }
 
-/// A pool, as of its highest generation.
+/// The highest generation of a pool.
 #[derive(Clone, Debug)]
 pub struct Pool<'a> {
-    /// Which pool.
+    /// The pool's identity.
     pub id: PoolId<'a>,
     /// The highest generation.
     pub generation: i64,
-    /// Whether devices can be allocated from it.
+    /// Whether devices can be allocated from the pool.
     pub state: PoolState,
     /// The slices of the highest generation.
     pub slices: Vec<&'a ResourceSlice>,
@@ -40,7 +40,7 @@ pub struct Pool<'a> {
 pub enum PoolState {
     /// All slices exist and agree.
     Complete,
-    /// Slices are missing (or too many, while some are being replaced).
+    /// Slices are missing (or there are too many, while some are being replaced).
     Incomplete {
         /// How many there are.
         have: usize,
@@ -49,18 +49,18 @@ pub enum PoolState {
     },
     /// The slices contradict each other.
     Invalid {
-        /// How.
+        /// The contradiction.
         reason: String,
     },
 }
 
 impl<'a> Pool<'a> {
-    /// Whether devices can be allocated from it.
+    /// Whether devices can be allocated from the pool.
     pub fn is_complete(&self) -> bool {
         self.state == PoolState::Complete
     }
 
-    /// The devices of the highest generation, also where the pool is not complete.
+    /// The devices of the highest generation, even if the pool is not complete.
     pub fn devices(&self) -> impl Iterator<Item = &'a Device> {
         self.slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten())
     }
@@ -96,7 +96,7 @@ fn state(slices: &[&ResourceSlice]) -> PoolState {
     if let Some(least) = counts.first().filter(|least| **least != want) {
         return PoolState::Invalid {
             reason: format!(
-                "its slices say resourceSliceCount {least} and {want}: the driver must bump the generation when it adds or removes a slice"
+                "its slices disagree on resourceSliceCount ({least} and {want}): the driver must bump the generation when it adds or removes a slice"
             ),
         };
     }
@@ -133,7 +133,7 @@ fn contradiction(slices: &[&ResourceSlice]) -> Option<String> {
     })
 }
 
-/// Leaves what counting and matching need of a slice: for a cache of a whole cluster's slices.
+/// Reduces a slice to what counting and matching need, so that a whole cluster's slices fit in a cache.
 pub fn prune(slice: &mut ResourceSlice) {
     let metadata = &mut slice.metadata;
     metadata.managed_fields = None;
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_slice_makes_a_pool_incomplete_though_the_older_generation_was_whole() {
+    fn a_missing_slice_makes_a_pool_incomplete_even_if_the_older_generation_was_complete() {
         let slices = [mk_slice("dra.cpu", "n1", 2, 2, &["a"]), mk_slice("dra.cpu", "n1", 1, 1, &["a", "b"])];
         assert_eq!(pools(&slices)[0].state, PoolState::Incomplete { have: 1, want: 2 });
     }
@@ -235,11 +235,11 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_name_what_contradicts() {
+    fn an_invalid_pool_names_the_contradiction() {
         let twice = [mk_slice("dra.cpu", "n1", 1, 2, &["a"]), mk_slice("dra.cpu", "n1", 1, 2, &["b", "a"])];
         assert_eq!(the_reason(&twice), "device a is listed twice");
         let counts = [mk_slice("dra.cpu", "n1", 1, 1, &["a"]), mk_slice("dra.cpu", "n1", 1, 2, &["b"])];
-        assert!(the_reason(&counts).starts_with("its slices say resourceSliceCount 1 and 2"));
+        assert!(the_reason(&counts).starts_with("its slices disagree on resourceSliceCount (1 and 2)"));
         assert_eq!(
             the_reason(&[consumer("gone", &["memory"]), counter_slice(&["set"])]),
             "device mig-0 consumes from counter set gone, which is missing"

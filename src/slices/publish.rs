@@ -38,16 +38,16 @@ use super::{
 pub struct Published {
     /// All slices of the pool are published.
     pub complete: bool,
-    /// Why not, as a message.
+    /// Why they are not, as a message.
     pub problem: Option<String>,
 }
 
 /// The devices to publish, in a stable order.
 #[derive(Clone)]
 pub struct Offered {
-    /// All devices of the node. Shared with the driver: on a node with many devices each copy of them is megabytes.
+    /// All devices of the node. Shared with the driver, because on a node with many devices each copy takes megabytes.
     pub devices: Arc<dyn AsRef<[Device]> + Send + Sync>,
-    /// The devices that are left out, by name.
+    /// Names of the devices that are left out.
     pub withheld: BTreeSet<String>,
 }
 
@@ -60,10 +60,10 @@ pub struct PublishCounters {
     pub errors: Counter,
 }
 
-/// What failed, on which object.
+/// The request that failed, and its object.
 #[derive(Debug, thiserror::Error)]
 enum PublishError {
-    #[error("Node {0:?} does not exist (yet), and must own the slices: check that --node-name is the Node's name")]
+    #[error("Node {0:?} does not exist yet, and it must own the slices: check that --node-name is the Node's name")]
     NoNode(String),
     #[error("cannot read Node {node:?}: {source}")]
     ReadNode { node: String, source: Box<Error> },
@@ -81,12 +81,12 @@ pub struct Publisher {
     seen: Seen,
     accepted: Accepted,
     reported: BTreeSet<String>,
-    /// The slices were complete once: a slice that is missing later has been deleted.
+    /// Whether the slices have been complete before. If so, a missing slice was deleted.
     published: bool,
 }
 
 impl Publisher {
-    /// The slices with what is `offered` by `driver` on `node`.
+    /// A publisher for the devices that `driver` offers on `node`.
     pub fn new(
         client: Client,
         driver: &str,
@@ -147,7 +147,7 @@ impl Publisher {
         }
     }
 
-    /// Whether the event is news.
+    /// Whether the event changes what is known about the slices.
     fn note(&mut self, event: Option<watcher::Result<Event<ResourceSlice>>>) -> bool {
         match event {
             Some(Ok(event)) => self.seen.note(event),
@@ -161,11 +161,11 @@ impl Publisher {
         }
     }
 
-    /// Writes until the slices are the wanted ones. Returns the number of writes.
+    /// Writes until the slices match the wanted ones. Returns the number of writes.
     async fn put_right(&mut self) -> Result<usize, PublishError> {
         let mut changes = self.changes();
         if self.published && changes.iter().any(|change| matches!(change, Change::Create(_))) {
-            // A slice is gone: perhaps with its owner, a Node that may since have been recreated with another UID.
+            // A slice is gone, perhaps with its owner: the Node may have been recreated with another UID.
             let uid = owner_uid(&self.client, &self.pool.node).await?;
             self.owned_by(&uid);
             changes = self.changes();
@@ -179,7 +179,8 @@ impl Publisher {
         Ok(count)
     }
 
-    /// What to write. The wanted slices are not stored: on a node with many devices each copy takes megabytes.
+    /// Computes what to write. The wanted slices are not stored, because on a node with many devices each copy takes
+    /// megabytes.
     fn changes(&mut self) -> Vec<Change> {
         let wanted = {
             let offered = self.offered.borrow_and_update();
@@ -217,7 +218,7 @@ impl Publisher {
                 let dropped = self.accepted.note(&sent, &answer);
                 for field in dropped {
                     if self.reported.insert(field.clone()) {
-                        tracing::warn!(field, "the API server dropped a field of the slices: is its feature gate off?");
+                        tracing::warn!(field, "the API server dropped a field of the slices: check its feature gate");
                     }
                 }
                 self.seen.wrote(answer);

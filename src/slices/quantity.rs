@@ -1,4 +1,4 @@
-//! The value of a Kubernetes quantity, for comparing. Pure.
+//! Parses Kubernetes quantities, to compare them. Pure.
 //!
 //! `"1Gi"`, `"1024Mi"` and `"1073741824"` are the same amount written three ways, and an API server may return another
 //! form than it was sent. Rules: k8s.io/apimachinery `pkg/api/resource` 0.37, whose smallest unit is a billionth (finer
@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Billionths in one.
 const NANO: i128 = 1_000_000_000;
-/// The largest magnitude that is written with a binary unit.
+/// The largest magnitude of a quantity with a binary unit.
 const BINARY_MAX: i128 = (i64::MAX as i128) * NANO;
 
 /// An amount in billionths.
@@ -16,8 +16,8 @@ const BINARY_MAX: i128 = (i64::MAX as i128) * NANO;
 pub struct Amount(i128);
 
 impl Amount {
-    /// Parses a quantity; `None` if it is not one, or is one that no device has: above 10^29, with an exponent outside
-    /// −9 … 18, or with more than 18 digits of fraction.
+    /// Parses a quantity. `None` if the text is not a quantity, or is one that no device has: above 10^29, with an
+    /// exponent outside −9 … 18, or with more than 18 fractional digits.
     pub fn parse(text: &str) -> Option<Self> {
         let (negative, unsigned) = match text.as_bytes().first()? {
             b'-' => (true, &text[1..]),
@@ -43,7 +43,8 @@ impl Amount {
     }
 }
 
-/// How many billionths one of the unit is: always a whole number, and a multiple of `NANO` from the unit "" up.
+/// The number of billionths in one unit: always a whole number, and a multiple of `NANO` for the unit "" and larger
+/// ones.
 fn unit_in_nano(suffix: &str) -> Option<i128> {
     Some(match suffix {
         "n" => 1,
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[rstest]
-    fn what_is_no_quantity_is_refused(
+    fn text_that_is_not_a_quantity_is_rejected(
         #[values(
             "",
             "-",
@@ -151,7 +152,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_read_or_refused_without_a_panic(text in "\\PC*", number in "[-+]?[0-9.]{0,60}(e-?[0-9]{0,3}|[KMGTPE]i?|[numk])?") {
+        fn any_text_is_parsed_or_rejected_without_a_panic(text in "\\PC*", number in "[-+]?[0-9.]{0,60}(e-?[0-9]{0,3}|[KMGTPE]i?|[numk])?") {
             let _ = (Amount::parse(&text), Amount::parse(&number));
         }
     }

@@ -1,9 +1,11 @@
-//! Whether two slices mean the same, in whatever form they are written. Pure.
+//! Compares slices by meaning, regardless of how they are written. Pure.
 //!
-//! The API server may return another form than it was sent: empty lists for none, quantities in canonical form, a taint
-//! with the second at which it was added. Comparing by value keeps the publisher from writing again and again.
+//! The API server may return a slice in another form than it was sent: empty lists for absent ones, quantities in
+//! canonical form, a taint with the second at which it was added. Comparing by value keeps the publisher from rewriting
+//! it forever.
 //!
-//! Each structure is destructured field by field, so that a field that a later Kubernetes adds cannot be forgotten here.
+//! Each struct is destructured field by field, so that a field added by a later Kubernetes version cannot be forgotten
+//! here.
 
 #![expect(
     clippy::ref_option,
@@ -19,7 +21,7 @@ use k8s_openapi::api::resource::v1::{
 
 use super::quantity;
 
-/// Whether two slices are the same except for the generation of their pool.
+/// Whether two slices are the same except for their pool's generation.
 pub fn same_content(a: &ResourceSliceSpec, b: &ResourceSliceSpec) -> bool {
     let ResourceSliceSpec {
         all_nodes,

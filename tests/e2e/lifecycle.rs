@@ -213,7 +213,7 @@ async fn a_broken_image_halts_the_roll_out_and_the_old_pod_keeps_serving() {
     spec["nodePlugin"]["image"] = json!("docker.io/local/not-there:1");
     spec["nodePlugin"]["imagePullPolicy"] = json!("Never");
     c.apply_config(CONFIG, spec).await;
-    c.config_where(CONFIG, "says why the roll-out halts", |config| {
+    c.config_where(CONFIG, "says why the rollout halts", |config| {
         let conditions = config.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
         conditions.iter().any(|k| k.message.contains("docker.io/local/not-there:1"))
     })

@@ -45,7 +45,7 @@ async fn a_plugin_that_no_kubelet_registers_halts_the_roll_out_and_is_named_whil
     let mut wrong = c.spec();
     wrong["nodePlugin"]["kubeletRootDir"] = json!("/var/lib/no-kubelet");
     c.apply_config(CONFIG, wrong).await;
-    c.config_where(CONFIG, "says so of a first roll-out too", |config| {
+    c.config_where(CONFIG, "says so of a first rollout too", |config| {
         let problems = config.status.as_ref().and_then(|status| status.problems.as_ref());
         condition(config, "Ready").is_some_and(|(_, reason, m)| reason == "RolloutBlocked" && m.contains("dra-node-1"))
             && problems.is_some_and(|problems| problems.first.iter().any(|p| p.reason == "PluginNotReady"))

@@ -36,7 +36,7 @@ pub(super) struct Class {
     pub(super) extended_resource_name: Option<String>,
     /// The largest machines first.
     pub(super) machines: Vec<Machines>,
-    /// Why it is unknown for some devices whether they are in the class.
+    /// Why, for some devices, it is unknown whether they are in the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unknown: Option<String>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Machines {
     pub(super) nodes: BTreeSet<String>,
 }
 
-/// How many devices.
+/// Device counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Devices {
     pub(super) total: usize,
@@ -64,7 +64,7 @@ pub(super) struct Devices {
     pub(super) tainted: usize,
 }
 
-/// The properties by which people choose a machine, as far as its devices publish them.
+/// The properties by which users choose a machine, if its devices publish them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MachineType {
@@ -163,7 +163,7 @@ impl MachineType {
     }
 }
 
-/// The attribute in the driver's own domain, else one of that name in any domain.
+/// The attribute in the driver's own domain, or else one with that name in any domain.
 fn attribute<'a>(driver: &str, device: &'a Device, name: &str) -> Option<&'a DeviceAttribute> {
     let attributes = device.attributes.as_ref()?;
     let own = attributes.get(name).or_else(|| attributes.get(&format!("{driver}/{name}")));
@@ -172,7 +172,7 @@ fn attribute<'a>(driver: &str, device: &'a Device, name: &str) -> Option<&'a Dev
     })
 }
 
-/// A device that no further claim can get.
+/// The devices that no further claim can get.
 type Taken<'a> = HashSet<(PoolId<'a>, &'a str)>;
 
 fn taken(claims: &[ResourceClaim]) -> Taken<'_> {

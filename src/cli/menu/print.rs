@@ -5,7 +5,7 @@ use crate::cli::table;
 
 /// Node names shown per row.
 const NODES: usize = 3;
-/// Broken pools that get a note.
+/// Maximum number of notes about broken pools.
 const POOLS: usize = 10;
 
 const NARROW: [&str; 9] =
@@ -43,7 +43,7 @@ pub(super) fn notes(menu: &Menu) -> Vec<String> {
         format!("note: Kubernetes allocates nothing from pool {} of driver {}: {}", one.pool, one.driver, one.reason)
     }));
     if menu.broken_pools.len() > POOLS {
-        notes.push(format!("note: the same is true of {} more pools", menu.broken_pools.len() - POOLS));
+        notes.push(format!("note: the same applies to {} more pools", menu.broken_pools.len() - POOLS));
     }
     notes
 }

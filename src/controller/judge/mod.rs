@@ -95,7 +95,7 @@ pub(super) fn judge(config: &Config, seen: Seen<'_>, memory: &mut Memory, now: T
     let health = health::judge(&seen, before, deadline, now);
     memory.unwell = Some(health.unwell.clone());
 
-    // The roll-out. Health knows since when a node has no pod.
+    // The rollout. Health knows since when a node has no pod.
     let patience = Patience {
         deadline: SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX),
         podless: podless.nodes.iter().filter_map(|node| Some((*node, *health.unwell.get(*node)?))).collect(),

@@ -1,4 +1,4 @@
-//! How far the DaemonSet's roll-out is, and what halts it. Pure.
+//! How far the DaemonSet's rollout is, and what halts it. Pure.
 
 use std::{
     cmp::Reverse,
@@ -16,7 +16,7 @@ use crate::{
     shorten::more_like_it,
 };
 
-/// How the plugin's roll-out stands.
+/// How the plugin's rollout stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollout {
     /// Nodes that should run the plugin.
@@ -41,7 +41,7 @@ pub enum Progress {
     /// No pod has another version than the wanted one, and some nodes do not run theirs yet: they joined, or their pod
     /// restarts.
     Joining(String),
-    /// A pod does not start, or does not become ready in time; the roll-out waits, and old pods keep serving.
+    /// A pod does not start, or does not become ready in time; the rollout waits, and old pods keep serving.
     Halted {
         /// Whether only a person can fix it, because the image name is not a valid reference.
         needs_person: bool,
@@ -122,7 +122,7 @@ impl Patience<'_> {
     }
 }
 
-/// Judges the live DaemonSet and its pods. Nodes that are down do not hold up a roll-out: waiting for them could take for
+/// Judges the live DaemonSet and its pods. Nodes that are down do not hold up a rollout: waiting for them could take for
 /// ever.
 pub fn judge(seen: &Seen<'_>, patience: &Patience<'_>) -> Rollout {
     let Seen { daemon_set, missing, pods, nodes, refusal } = *seen;

@@ -307,7 +307,7 @@ impl Context {
         let Subject { config, snapshot, view, now } = subject;
         let Findings { lacks, refusal, blocks, held, report, waiting } = findings;
 
-        // Judge: the roll-out, the health of its devices, and how they are used, with what was just written.
+        // Judge: the rollout, the health of its devices, and how they are used, with what was just written.
         let children = memory.children.catch_up(snapshot.children.clone(), now);
         let start = Instant::now();
         let seen = Seen { children: &children, claims: &snapshot.claims, view, refusal: refusal.as_deref() };

@@ -50,7 +50,7 @@ pub struct Inputs<'a> {
     pub failures: &'a [Failed],
     /// What the deletion waits for.
     pub deletion: Option<&'a Waiting>,
-    /// The roll-out.
+    /// The rollout.
     pub rollout: &'a Rollout,
     /// Slice health.
     pub health: &'a SliceHealth,
@@ -238,7 +238,7 @@ fn reconciling(inputs: &Inputs<'_>) -> Option<Cause> {
         return Some(Cause::new(Reason::Retrying, format!("{held}; it will be recreated once it is gone")));
     }
 
-    // The roll-out.
+    // The rollout.
     match &inputs.rollout.progress {
         // The DaemonSet itself may be what is blocked: then nothing is in progress.
         Progress::Unobserved if inputs.blocks.iter().any(|block| block.key().kind <= ChildKind::DaemonSet) => None,

@@ -195,7 +195,7 @@ fn a_node_that_joins_what_is_ready_takes_no_readiness_from_the_others() {
     };
     assert_eq!(after(&|_| {}), ("Ready=True/Serving".into(), "1 of 2 nodes run the plugin".into()));
     let rolling_out = "Ready=False/RollingOut";
-    assert_eq!(after(&|config| config.status = None).0, rolling_out, "the first roll-out");
+    assert_eq!(after(&|config| config.status = None).0, rolling_out, "the first rollout");
     assert_eq!(after(&|config| config.metadata.generation = Some(2)).0, rolling_out, "it was edited");
     let lost = |config: &mut Config| config.status.as_mut().unwrap().nodes.as_mut().unwrap().ready = 2;
     assert_eq!(after(&lost).0, rolling_out, "a node that served serves no longer");

@@ -1,4 +1,4 @@
-//! A device as selectors see it, and their evaluation. Pure.
+//! Evaluates selectors on a device. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,12 +20,12 @@ use crate::slices::quantity::Amount;
 
 use super::{MatchError, screen::Name};
 
-/// The part of a device that selectors read: their answer depends on nothing else.
+/// The part of a device that selectors read. Their answer depends on nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DeviceView {
     driver: String,
     shared: bool,
-    /// A value for each name that is read, in their order; none where the device has none.
+    /// The value of each name that the selectors read, in order; `None` if the device does not have it.
     values: Vec<Option<FieldValue>>,
 }
 
@@ -80,8 +80,8 @@ impl DeviceView {
         }
     }
 
-    /// `device` with the domains and names that are read; a domain that the device lacks is an empty map. As in Kubernetes,
-    /// a value that does not parse as its type is an error.
+    /// `device` with the domains and names that the selectors read. A domain that the device lacks is an empty map. As
+    /// in Kubernetes, a value that does not parse as its type is an error.
     fn device(&self, names: &BTreeSet<Name>) -> Result<Value, String> {
         let mut attributes: HashMap<String, HashMap<String, Value>> = HashMap::new();
         let mut capacity = attributes.clone();
@@ -128,7 +128,7 @@ impl fmt::Display for FieldValue {
 }
 
 impl FieldValue {
-    /// Its type.
+    /// The type of the value.
     pub(super) fn value_type(&self) -> ValueType {
         match self {
             Self::Bool(_) => ValueType::Bool,
@@ -182,7 +182,7 @@ fn find<'a, T>(map: &'a BTreeMap<String, T>, name: &Name, driver: &str) -> Optio
 
 fn field_value(attribute: &DeviceAttribute) -> FieldValue {
     let DeviceAttribute { bool, bools, int, ints, string, strings, version, versions } = attribute;
-    // In the order in which Kubernetes tests them.
+    // In the order in which Kubernetes checks them.
     if let Some(values) = ints {
         FieldValue::List(values.iter().copied().map(FieldValue::Int).collect())
     } else if let Some(values) = bools {
@@ -208,7 +208,7 @@ fn map(values: HashMap<String, Value>) -> Value {
     })
 }
 
-/// kube-cel's functions, plus our own for those that it lacks or implements differently.
+/// kube-cel's functions, with our own for those that it lacks or implements differently.
 static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(|| {
     let mut context = Context::default().with_all();
     context.add_function("quantity", |This(text): This<Arc<String>>| quantity(&text));
@@ -240,8 +240,8 @@ fn type_name(value: &Value) -> String {
     }
 }
 
-/// A quantity as kube-cel's type. It is passed in billionths, within the bounds of Kubernetes: kube-cel has other bounds, and
-/// compares quantities beyond them wrongly.
+/// A quantity as kube-cel's type. It is passed in billionths and capped as in Kubernetes: kube-cel has other limits,
+/// and compares quantities beyond them incorrectly.
 fn quantity(text: &str) -> ResolveResult {
     let amount = Amount::parse(text);
     let amount =
@@ -249,7 +249,8 @@ fn quantity(text: &str) -> ResolveResult {
     call(&QUANTITY, format!("{}n", amount.nano()))
 }
 
-/// A version as kube-cel's type, without its build metadata: Kubernetes ignores it in comparisons, kube-cel does not.
+/// A version as kube-cel's type, without its build metadata, which Kubernetes ignores in comparisons and kube-cel does
+/// not.
 fn version(text: &str) -> ResolveResult {
     let parsed = semver::Version::parse(text);
     let mut version = parsed.map_err(|error| ExecutionError::function_error("semver", format!("{text:?}: {error}")))?;
@@ -257,7 +258,7 @@ fn version(text: &str) -> ResolveResult {
     call(&SEMVER, version.to_string())
 }
 
-/// Only kube-cel's own functions can create its values.
+/// Only kube-cel's own functions can create values of its types.
 type Maker = (Program, Context<'static>);
 
 static QUANTITY: LazyLock<Option<Maker>> = LazyLock::new(|| maker("quantity(text)"));

@@ -1,13 +1,13 @@
-//! How deep an expression is nested, judged from its text. Pure.
+//! Estimates from its text how deeply an expression is nested. Pure.
 //!
 //! Parsing, evaluating and dropping a syntax tree recurse, and a stack overflow would kill the process. So the depth is
 //! checked before an expression is parsed. Real expressions are far from the limit.
 
-/// The deepest expression that is parsed.
+/// Expressions nested deeper than this are not parsed.
 pub(super) const MAX: usize = 40;
 
-/// An upper bound of the syntax tree's depth, in operators: counts every open bracket, and on each level every operator since
-/// the last `&&`, `||` or comma (the parser balances those).
+/// An upper bound on the depth of the syntax tree, in operators. Counts every open bracket, and on each level every
+/// operator since the last `&&`, `||` or comma (the parser balances those).
 pub(super) fn depth(text: &str) -> usize {
     #[derive(Clone, Copy, Default)]
     struct Level {
@@ -39,7 +39,8 @@ pub(super) fn depth(text: &str) -> usize {
                 sum += 1;
             }
             b'(' | b'[' | b'{' => {
-                // For a bracket the parser descends through its whole grammar again, which takes more stack than two operators.
+                // For each bracket the parser descends through its whole grammar again, which takes more stack than two
+                // operators.
                 level.chain += 2;
                 sum += 2;
                 levels.push(Level::default());

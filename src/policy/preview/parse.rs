@@ -12,10 +12,10 @@ pub(super) fn program(expression: &str) -> Result<Program, String> {
     compile(expression)?.map_err(|error| format!("it does not compile here: {error}"))
 }
 
-/// Where and why an expression violates CEL's grammar, which kube-cel and Kubernetes share. None for an expression that only
-/// Kubernetes can judge, such as one that is well formed but does not type-check.
+/// Where and why an expression violates CEL's grammar, which kube-cel and Kubernetes share. `None` for an expression
+/// that only Kubernetes can judge, such as one that is well formed but does not type-check.
 pub fn syntax_error(expression: &str) -> Option<String> {
-    // kube-cel's grammar does not know names in backticks yet.
+    // kube-cel's grammar does not support names in backticks yet.
     if nesting::depth(expression) > nesting::MAX || expression.contains('`') {
         return None;
     }
@@ -24,7 +24,7 @@ pub fn syntax_error(expression: &str) -> Option<String> {
     Some(format!("line {}, column {}: {}", error.pos.0, error.pos.1, error.msg))
 }
 
-/// Compiles on a thread with a larger stack: in a debug build the generated parser takes some 100 KiB for each bracket.
+/// Compiles on a thread with a larger stack: in a debug build the generated parser takes about 100 KiB per bracket.
 fn compile(expression: &str) -> Result<Result<Program, ParseErrors>, String> {
     const STACK: usize = 16 << 20;
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ mod tests {
         assert!(said.as_ref().is_some_and(|said| said.starts_with("line 1, column ")), "{said:?}");
     }
 
-    /// What Kubernetes accepts, or rejects for another reason than its syntax.
+    /// Expressions that Kubernetes accepts, or rejects for reasons other than syntax.
     #[rstest]
     #[case(r#"cel.bind(a, device.attributes["dra.cpu"], a.?cores.orValue(0) > 3)"#)]
     #[case(r#"device.attributes[?"dra.cpu"].hasValue() && optional.of(1).hasValue()"#)]

@@ -1,4 +1,4 @@
-//! Compiles a selector, provided that kube-cel evaluates it exactly as Kubernetes does. Pure.
+//! Compiles a selector if kube-cel evaluates it exactly as Kubernetes does. Pure.
 //!
 //! What passes: comparisons and logic over `device.driver`, `device.allowMultipleAllocations`, and attributes and capacities
 //! with a literal domain and name; a list of functions known to behave the same; and macros (`exists`, `all`) over lists.
@@ -14,10 +14,11 @@ use kube_cel::cel::{
 
 use super::parse;
 
-/// The most steps that one evaluation may take, for any device. An expression of maximum length without a loop takes a few
+/// Maximum number of steps per evaluation, for any device. An expression of maximum length without loops takes a few
 /// thousand.
 const MAX_STEPS: u64 = 20_000;
-/// Most values of a device's attribute (`ResourceSliceMaxAttributeValuesPerDevice` of the resource.k8s.io API).
+/// Maximum number of values in a device's attribute (`ResourceSliceMaxAttributeValuesPerDevice` in the resource.k8s.io
+/// API).
 const MAX_VALUES: u64 = 48;
 
 /// An attribute or capacity that a selector reads.
@@ -31,11 +32,12 @@ pub(super) struct Name {
 /// A selector that can be evaluated here.
 pub(super) struct Screened {
     pub(super) program: Program,
-    /// All that it reads, besides the driver and whether several claims may share the device.
+    /// The names that it reads, besides the driver and whether several claims may share the device.
     pub(super) names: BTreeSet<Name>,
 }
 
-/// Functions that are the same in kube-cel and in Kubernetes. Not negation: kube-cel panics on the smallest integer.
+/// Functions that behave the same in kube-cel and in Kubernetes. Negation is not among them: kube-cel panics on the
+/// smallest integer.
 const FUNCTIONS: [&str; 28] = [
     operators::CONDITIONAL,
     operators::LOGICAL_AND,
@@ -80,7 +82,7 @@ struct Screen {
     variables: Vec<String>,
     /// How often the current expression is evaluated.
     rounds: u64,
-    /// Evaluations of all expressions so far.
+    /// Number of evaluations of all expressions so far.
     steps: u64,
 }
 
@@ -163,7 +165,7 @@ impl Screen {
         };
         let (outer_variables, outer_rounds) = (self.variables.len(), self.rounds);
         self.variables.extend([iter_var.clone(), accu_var.clone()]);
-        // One more than there are elements: the body of a loop over an empty list is checked too.
+        // One more than the number of elements, so that the body of a loop over an empty list is checked too.
         self.rounds = outer_rounds.saturating_mul(length.saturating_add(1));
         let inside = [loop_cond, loop_step, result].into_iter().try_for_each(|expr| self.expr(expr));
         self.variables.truncate(outer_variables);
@@ -172,7 +174,8 @@ impl Screen {
     }
 }
 
-/// The domain, and whether it is of capacities, if the expression is `device.attributes["domain"]` or `device.capacity["domain"]`.
+/// The domain, and whether it is a capacity domain, if the expression is `device.attributes["domain"]` or
+/// `device.capacity["domain"]`.
 fn domain(expr: &IdedExpr) -> Option<(bool, &str)> {
     let (map, domain) = match &expr.expr {
         Expr::Call(call) if call.func_name == operators::INDEX => match &call.args[..] {

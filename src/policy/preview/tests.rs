@@ -1,4 +1,5 @@
-//! What matches, what is unknown and what aborts a claim. `tests/policy_oracle` checks that Kubernetes answers the same.
+//! Selectors that match, are unknown, or abort a claim. `tests/policy_oracle` checks that Kubernetes gives the same
+//! answers.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -135,7 +136,7 @@ fn devices_that_differ_in_an_attribute_that_is_read_get_separate_answers() {
 }
 
 #[test]
-fn all_devices_are_answered_when_there_are_more_than_cached_answers() {
+fn every_device_gets_an_answer_when_the_cache_is_full() {
     let matcher = Matcher::new(&class(&[r#"device.attributes["dra.cpu"].id % 2 == 0"#]));
     for id in 0..5000 {
         assert_eq!(matcher.matches("dra.cpu", &device(&json!({"id": {"int": id}}))), Ok(id % 2 == 0));
@@ -154,7 +155,7 @@ fn all_devices_are_answered_when_there_are_more_than_cached_answers() {
 #[case("", "a", "[1]")]
 #[case("true ? true : ", "true", "")]
 #[case("", "[1]", ".exists(x, [1]")]
-fn deep_nesting_is_survived(#[case] before: &str, #[case] middle: &str, #[case] after: &str) {
+fn deep_nesting_does_not_overflow_the_stack(#[case] before: &str, #[case] middle: &str, #[case] after: &str) {
     let (before, middle, after) = (before.to_owned(), middle.to_owned(), after.to_owned());
     let work = move || {
         for times in [1, 8, nesting::MAX / 2, nesting::MAX - 1, nesting::MAX, 3000] {

@@ -1,4 +1,4 @@
-//! Why a class matches no device, worded for the admin who wrote its policy. Pure.
+//! Explains why a class matches no device, to the admin who wrote its policy. Pure.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,11 @@ use super::{
     screen::Name,
 };
 
-/// How many of the devices' values are shown.
+/// Maximum number of the devices' values in a message.
 const SHOWN: usize = 5;
 
-/// Why none of `devices`, all of `driver`, is in the class: the first demand or selector after which no device is left.
+/// Explains why none of `devices`, all from `driver`, is in the class: names the first demand or selector that leaves
+/// no device.
 pub fn why_nothing(policy: &DeviceClassPolicy, driver: &str, devices: &[&Device]) -> String {
     let Ok(demands) = demands(policy, driver) else { return "the policy cannot be translated into CEL".into() };
     let mut left = devices.to_vec();
@@ -54,7 +55,7 @@ pub fn why_nothing(policy: &DeviceClassPolicy, driver: &str, devices: &[&Device]
             };
         }
     }
-    "no device passes all conditions".into()
+    "no device meets all conditions".into()
 }
 
 fn class(expressions: impl IntoIterator<Item = String>) -> DeviceClassSpec {
@@ -63,17 +64,17 @@ fn class(expressions: impl IntoIterator<Item = String>) -> DeviceClassSpec {
 }
 
 fn only_together(field: &str) -> String {
-    format!("{field}: no device passes both this and the conditions before it (some devices pass this one alone)")
+    format!("{field}: no device meets both this and the conditions before it (some devices meet this one alone)")
 }
 
 /// Why no device passes a demand.
 fn explain(demand: &Demand, driver: &str, devices: &[&Device]) -> String {
     let field = &demand.field;
-    let Kind::One(asked, term) = &demand.kind else { return format!("{field}: no device passes it") };
+    let Kind::One(asked, term) = &demand.kind else { return format!("{field}: no device meets this condition") };
     let (is_capacity, domain, id) = term.subject();
     let name = Name { is_capacity, domain: domain.to_owned(), id: id.to_owned() };
 
-    // What the devices have instead.
+    // The values that the devices have instead.
     let (mut types, mut shown, mut more) = (BTreeSet::new(), BTreeSet::new(), false);
     for value in values(&name, driver, devices) {
         types.insert(value.value_type());
@@ -101,8 +102,8 @@ fn explain(demand: &Demand, driver: &str, devices: &[&Device]) -> String {
     }
 }
 
-/// The type that the attribute has on all devices and how to write a match on it, if the match compares it with values of
-/// other types only.
+/// If the match compares the attribute only with values of other types: the attribute's type on all devices, and how to
+/// write a match on it.
 fn other_type(asked: &Match, types: &BTreeSet<ValueType>) -> Option<(ValueType, &'static str)> {
     let scalars: Vec<_> = asked.values.iter().flatten().chain(&asked.value).collect();
     let fits = |value_type: ValueType| {
@@ -131,7 +132,7 @@ fn other_type(asked: &Match, types: &BTreeSet<ValueType>) -> Option<(ValueType, 
     Some((value_type, hint))
 }
 
-/// The values that devices have under a name.
+/// The devices' values for a name.
 fn values<'a>(name: &'a Name, driver: &'a str, devices: &'a [&Device]) -> impl Iterator<Item = FieldValue> + use<'a> {
     let value = move |device: &&Device| {
         if name.is_capacity { capacity(device, name, driver) } else { attribute(device, name, driver) }
@@ -139,7 +140,7 @@ fn values<'a>(name: &'a Name, driver: &'a str, devices: &'a [&Device]) -> impl I
     devices.iter().filter_map(value)
 }
 
-/// Says that no device has the name, and which similar name there is.
+/// The message that no device has the name, with the most similar name that exists.
 fn unknown_name(name: &Name, driver: &str, devices: &[&Device]) -> String {
     let Name { is_capacity, domain, id } = name;
     let what = if *is_capacity { "capacity" } else { "attribute" };
@@ -155,8 +156,8 @@ fn unknown_name(name: &Name, driver: &str, devices: &[&Device]) -> String {
         .map(|key| key.split_once('/').unwrap_or((driver, key)))
         .collect();
 
-    // The same name is often in another domain (`cpu.intel.com/family`). Of names that are equally close, those in the
-    // wanted domain come first.
+    // The name often exists in another domain (`cpu.intel.com/family`). Of equally close names, those in the requested
+    // domain come first.
     let (same_domain, other_domains): (Vec<_>, Vec<_>) = known.iter().partition(|(known, _)| known == domain);
     let candidates = || same_domain.iter().chain(&other_domains);
     let meant = closest(id, candidates().map(|(_, id)| *id));
@@ -228,7 +229,7 @@ mod tests {
         "matchAttributes[0]: no device matches on dra.cpu/cores; values found: 4, 64"
     )]
     #[case(json!({"key": "cores", "operator": "DoesNotExist"}), "matchAttributes[0]: every device has dra.cpu/cores")]
-    fn a_match_that_no_device_passes_is_named_with_the_cause(#[case] one: Value, #[case] wanted: &str) {
+    fn a_match_that_no_device_meets_is_named_with_the_cause(#[case] one: Value, #[case] wanted: &str) {
         assert_eq!(why(&json!({"matchAttributes": [one]})), wanted);
     }
 
@@ -256,9 +257,9 @@ mod tests {
         json!({"matchAttributes": [
             {"key": "cpu.intel.com/family", "operator": "In", "values": ["Core"]}, {"key": "cores", "operator": "Gte", "value": 64},
         ]}),
-        "matchAttributes[1]: no device passes both this and the conditions before it (some devices pass this one alone)"
+        "matchAttributes[1]: no device meets both this and the conditions before it (some devices meet this one alone)"
     )]
-    fn so_is_any_other_condition_that_rules_all_devices_out(#[case] policy: Value, #[case] wanted: &str) {
+    fn any_other_condition_that_rules_out_all_devices_is_named_too(#[case] policy: Value, #[case] wanted: &str) {
         assert_eq!(why(&policy), wanted);
     }
 

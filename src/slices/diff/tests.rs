@@ -1,4 +1,5 @@
-//! The diff against a small API server: preconditions, defaulted times, quantities in another form, dropped fields.
+//! The diff against a small fake API server: preconditions, defaulted times, quantities in another form, dropped
+//! fields.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ struct Server {
     version: u64,
     drops_taints: bool,
     writes: usize,
-    /// The generations a consumer saw, each time the pool was complete, with the devices it then had.
+    /// The generations that a consumer saw complete, with their devices.
     complete: Vec<(i64, Vec<Device>)>,
 }
 
@@ -77,7 +78,7 @@ impl Server {
         dropped
     }
 
-    /// What the scheduler sees: the slices of the highest generation, if they are all there.
+    /// What the scheduler sees: the slices of the highest generation, if all of them exist.
     fn look(&mut self) {
         let Some(highest) = self.slices.values().map(|slice| slice.spec.pool.generation).max() else { return };
         let slices: Vec<_> = self.slices.values().filter(|slice| slice.spec.pool.generation == highest).collect();
@@ -120,13 +121,13 @@ fn pack(devices: &[Device]) -> Vec<ResourceSlice> {
     node_pool().pack(devices)
 }
 
-/// 150 devices are two slices; `marks` are the sockets, so that any change of them changes slices.
+/// 150 devices take two slices. `marks` are the sockets, so that changing them changes slices.
 fn many(count: usize, socket: i64) -> Vec<Device> {
     (0..count).map(|n| device(&format!("core-{n}"), socket, false)).collect()
 }
 
 #[test]
-fn an_empty_cluster_gets_generation_one() {
+fn the_first_generation_is_one() {
     let changes = diff(pack(&many(150, 0)), &[] as &[ResourceSlice], &Accepted::default());
     assert_eq!(changes.len(), 2);
     for change in changes {
@@ -147,7 +148,7 @@ fn a_change_in_one_slice_keeps_the_generation_and_writes_once() {
 }
 
 #[test]
-fn a_change_in_two_slices_moves_the_whole_pool_on() {
+fn a_change_in_two_slices_moves_the_whole_pool_to_a_new_generation() {
     let (mut server, mut accepted) = (Server::default(), Accepted::default());
     server.publish(&pack(&many(150, 0)), &mut accepted);
     server.publish(&pack(&many(150, 1)), &mut accepted);
@@ -166,7 +167,7 @@ fn a_deleted_slice_comes_back() {
 }
 
 #[test]
-fn a_strangers_slice_in_the_pool_is_deleted_and_nothing_else_written() {
+fn a_foreign_slice_in_the_pool_is_deleted_and_nothing_else_is_written() {
     let (mut server, mut accepted) = (Server::default(), Accepted::default());
     let wanted = pack(&many(3, 0));
     server.publish(&wanted, &mut accepted);
@@ -178,7 +179,7 @@ fn a_strangers_slice_in_the_pool_is_deleted_and_nothing_else_written() {
 }
 
 #[test]
-fn a_slice_of_our_name_in_another_pool_is_made_anew() {
+fn a_slice_with_our_name_in_another_pool_is_recreated() {
     let (mut server, mut accepted) = (Server::default(), Accepted::default());
     let wanted = pack(&many(3, 0));
     let mut elsewhere = wanted[0].clone();
@@ -203,21 +204,21 @@ fn a_taint_that_stays_keeps_the_time_it_was_added() {
 }
 
 #[test]
-fn a_dropped_field_is_named_once_and_not_written_again() {
+fn a_dropped_field_is_reported_once_and_not_written_again() {
     let (mut server, mut accepted) = (Server { drops_taints: true, ..Server::default() }, Accepted::default());
     let wanted = pack(&[device("core-0", 0, true), device("core-1", 0, true)]);
     let dropped = server.publish(&wanted, &mut accepted);
     assert_eq!(dropped.into_iter().collect::<Vec<_>>(), ["devices[].taints"]);
     assert_eq!(diff(wanted.clone(), &server.list(), &accepted), []);
-    // What a stranger does to the slice is still put right.
+    // A foreign change to the slice is still corrected.
     server.slices.values_mut().next().unwrap().spec.devices.as_mut().unwrap().pop();
     assert_eq!(diff(wanted.clone(), &server.list(), &accepted).len(), 1);
-    // And another wish is written.
+    // A new wanted state is written too.
     assert_eq!(diff(pack(&[device("core-0", 5, true)]), &server.list(), &accepted).len(), 1);
 }
 
 #[test]
-fn a_field_inside_a_map_is_named_without_its_key() {
+fn a_dropped_field_inside_a_map_is_reported_without_its_key() {
     let mut sent = pack(&[device("core-0", 0, false)]).remove(0);
     let capacity = sent.spec.devices.as_mut().unwrap()[0].capacity.as_mut().unwrap();
     capacity.get_mut("memory").unwrap().request_policy = Some(k8s_openapi::api::resource::v1::CapacityRequestPolicy {
@@ -230,7 +231,7 @@ fn a_field_inside_a_map_is_named_without_its_key() {
 }
 
 #[test]
-fn a_node_made_anew_becomes_the_owner_without_a_new_generation() {
+fn a_recreated_node_becomes_the_owner_without_a_new_generation() {
     let (mut server, mut accepted) = (Server::default(), Accepted::default());
     server.publish(&pack(&many(150, 0)), &mut accepted);
     let owner = Some(node_owner("node-1", "new-uid"));
@@ -243,7 +244,7 @@ fn a_node_made_anew_becomes_the_owner_without_a_new_generation() {
 }
 
 #[test]
-fn the_last_generation_is_survived() {
+fn the_generation_after_the_last_is_one() {
     let (mut server, mut accepted) = (Server::default(), Accepted::default());
     let wanted = pack(&many(150, 0));
     let mut stranger = wanted[0].clone();
@@ -262,7 +263,7 @@ fn any_devices() -> impl Strategy<Value = Vec<Device>> {
     })
 }
 
-/// What a stranger may do to a slice in between.
+/// What another client may do to a slice in between.
 #[derive(Clone, Debug)]
 enum Meddling {
     Delete(prop::sample::Index),
@@ -316,7 +317,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn whatever_was_there_the_wanted_pool_is_complete_and_then_nothing_is_written(
+    fn from_any_state_the_wanted_pool_becomes_complete_and_then_nothing_is_written(
         wishes in prop::collection::vec((any_devices(), prop::option::of(any_meddling())), 1..4),
     ) {
         let (mut server, mut accepted) = (Server::default(), Accepted::default());
@@ -336,13 +337,13 @@ proptest! {
     }
 
     #[test]
-    fn nobody_ever_sees_old_and_new_devices_mixed(before in any_devices(), after in any_devices()) {
+    fn no_consumer_sees_a_mix_of_old_and_new_devices(before in any_devices(), after in any_devices()) {
         let (mut server, mut accepted) = (Server::default(), Accepted::default());
         server.publish(&pack(&before), &mut accepted);
         server.publish(&pack(&after), &mut accepted);
         for (generation, seen) in &server.complete {
             let whole = [&before, &after].into_iter().any(|devices| {
-                // Slices are listed by name, so their order is that of the names.
+                // Slices are listed by name, so devices may come in another order.
                 let mut sorted: Vec<&Device> = devices.iter().collect();
                 let mut seen: Vec<&Device> = seen.iter().collect();
                 sorted.sort_by(|a, b| a.name.cmp(&b.name));

@@ -6,22 +6,22 @@ use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 
-/// A burst of changes ends within the first pause (the kubelet deletes slice by slice).
+/// The first pause outlasts a burst of changes (the kubelet deletes slices one by one).
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(30) };
-/// After this long without an act the next pause is the first again.
+/// After this long without a write or failure, the pauses start over.
 const CALM: Duration = Duration::from_mins(1);
 
-/// Pauses that double with every act that soon follows another: against errors, and against someone who undoes every
-/// write.
+/// Pauses that double with every write or failure that soon follows another. They slow down retries, and fights with a
+/// client that undoes every write.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// Acts that soon followed another, in a row.
+    /// Consecutive writes or failures that soon followed another.
     repeats: u32,
     last: Option<Instant>,
 }
 
 impl Pace {
-    /// Notes an act: a write, or a failed attempt.
+    /// Records a write or a failed attempt.
     pub(super) fn acted(&mut self, now: Instant) {
         self.repeats = match self.last {
             Some(last) if now - last < CALM => self.repeats.saturating_add(1),

@@ -1,4 +1,4 @@
-//! The slices as last seen, in a watch event or in the answer to one of our writes. Pure.
+//! The slices as last seen in a watch event or in the response to one of our writes. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use kube::runtime::watcher::Event;
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     slices: BTreeMap<String, ResourceSlice>,
-    /// The items of a list that is not complete yet.
+    /// Items of a list that is not complete yet.
     list: BTreeMap<String, ResourceSlice>,
 }
 
 impl Seen {
-    /// All of them.
+    /// All slices.
     pub(super) fn slices(&self) -> Vec<&ResourceSlice> {
         self.slices.values().collect()
     }
 
-    /// Notes a watch event. Returns whether it is news: the events of our own writes are not.
+    /// Records a watch event. Returns whether it is news; events from our own writes are not.
     pub(super) fn note(&mut self, event: Event<ResourceSlice>) -> bool {
         match event {
             Event::Init => {
@@ -44,19 +44,20 @@ impl Seen {
             }
             Event::Delete(slice) => {
                 let name = slice.metadata.name.unwrap_or_default();
-                // It was recreated meanwhile by one of our writes, whose event is still to come.
+                // If the UID differs, one of our writes has already recreated the slice, and its event is still to
+                // come.
                 let same = self.slices.get(&name).is_some_and(|known| known.metadata.uid == slice.metadata.uid);
                 same && self.slices.remove(&name).is_some()
             }
         }
     }
 
-    /// Notes the answer to one of our writes.
+    /// Records the response to one of our writes.
     pub(super) fn wrote(&mut self, slice: ResourceSlice) {
         put(&mut self.slices, slice);
     }
 
-    /// Notes that the slice does not exist.
+    /// Records that the slice does not exist.
     pub(super) fn is_gone(&mut self, name: &str) {
         self.slices.remove(name);
     }
@@ -67,7 +68,7 @@ fn put(slices: &mut BTreeMap<String, ResourceSlice>, mut slice: ResourceSlice) {
     slices.insert(slice.metadata.name.clone().unwrap_or_default(), slice);
 }
 
-/// Resource versions of one kind are numbers that grow (KEP-5504, since 1.35 promised); a version that is not a
+/// Resource versions of one kind are increasing numbers (KEP-5504, guaranteed since 1.35). A version that is not a
 /// number counts as later.
 fn is_later(slice: &ResourceSlice, known: &ResourceSlice) -> bool {
     let version = |slice: &ResourceSlice| slice.metadata.resource_version.as_deref()?.parse::<u128>().ok();
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_own_writes_and_older_ones_are_no_news() {
+    fn events_from_our_own_writes_and_older_events_are_not_news() {
         let mut seen = Seen::default();
         seen.wrote(slice("a", "10"));
         assert!(!seen.note(Event::Apply(slice("a", "10"))));
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_slice_that_was_made_anew_is_no_news() {
+    fn the_deletion_of_a_slice_that_was_recreated_is_not_news() {
         let mut seen = Seen::default();
         seen.wrote(slice("b", "12"));
         assert!(!seen.note(Event::Delete(slice("a", "11"))));
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_list_replaces_what_was_seen_once_it_is_whole() {
+    fn a_new_list_replaces_the_old_one_once_it_is_complete() {
         let mut seen = Seen::default();
         seen.wrote(slice("a", "10"));
         seen.note(Event::Init);

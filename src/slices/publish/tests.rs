@@ -1,4 +1,4 @@
-//! The publisher against an API server in memory.
+//! The publisher against an in-memory API server.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn publisher(api: &FakeApi, devices: Vec<Device>) -> Publisher {
     Publisher::new(api.client(), "dra.cpu", "node-1", offered, PublishCounters::default())
 }
 
-/// Runs a publisher beside the story.
+/// Runs a publisher concurrently with the story.
 async fn beside<T>(
     api: &FakeApi,
     count: usize,
@@ -65,7 +65,7 @@ async fn slices_are_published_once_owned_by_the_node_and_then_nothing_is_written
         assert_eq!(device_count(api), 130);
         assert!(api.slices().iter().all(|(_, slice)| slice["metadata"]["ownerReferences"][0]["uid"] == "node-uid"));
         until_true(|| api.is_watched()).await;
-        // An event that is no change of the slices' content must not be answered by a write either.
+        // An event that does not change the content of a slice must not cause a write either.
         let (path, mut slice) = api.slices().remove(0);
         slice["metadata"]["annotations"] = json!({"seen": "yes"});
         api.put(&path, slice);
@@ -76,7 +76,7 @@ async fn slices_are_published_once_owned_by_the_node_and_then_nothing_is_written
 }
 
 #[tokio::test]
-async fn slices_from_before_a_restart_are_left_as_they_are() {
+async fn slices_from_before_a_restart_are_left_unchanged() {
     let api = api();
     beside(&api, 3, async |_, told| complete(told).await).await;
     let before = api.writes().len();
@@ -85,7 +85,7 @@ async fn slices_from_before_a_restart_are_left_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_the_kubelet_wiped_is_there_again() {
+async fn slices_that_the_kubelet_deleted_are_recreated() {
     beside(&api(), 130, async |api, told| {
         complete(told).await;
         until_true(|| api.is_watched()).await;
@@ -100,7 +100,7 @@ async fn what_the_kubelet_wiped_is_there_again() {
 }
 
 #[tokio::test]
-async fn what_a_stranger_changed_or_added_is_put_right() {
+async fn foreign_changes_and_slices_are_corrected() {
     beside(&api(), 3, async |api, told| {
         complete(told).await;
         until_true(|| api.is_watched()).await;
@@ -115,7 +115,7 @@ async fn what_a_stranger_changed_or_added_is_put_right() {
 }
 
 #[tokio::test]
-async fn slices_lost_while_the_watch_was_down_are_noticed() {
+async fn slices_lost_while_the_watch_was_down_are_recreated() {
     beside(&api(), 3, async |api, told| {
         complete(told).await;
         until_true(|| api.is_watched()).await;
@@ -128,7 +128,7 @@ async fn slices_lost_while_the_watch_was_down_are_noticed() {
 }
 
 #[tokio::test]
-async fn errors_are_told_and_tried_again() {
+async fn errors_are_reported_and_retried() {
     let api = api();
     api.fail(Method::POST, 500);
     beside(&api, 3, async |api, mut told| {
@@ -141,7 +141,7 @@ async fn errors_are_told_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_node_that_comes_late_is_waited_for_and_named() {
+async fn a_missing_node_is_reported_and_waited_for() {
     let api = FakeApi::default();
     beside(&api, 3, async |api, mut told| {
         let problem = told.wait_for(|published| published.problem.is_some()).await.unwrap().problem.clone().unwrap();
@@ -154,7 +154,7 @@ async fn a_node_that_comes_late_is_waited_for_and_named() {
 }
 
 #[tokio::test]
-async fn slices_collected_with_their_node_come_back_owned_by_the_new_one() {
+async fn slices_garbage_collected_with_their_node_are_recreated_for_the_new_one() {
     beside(&api(), 3, async |api, told| {
         complete(told).await;
         until_true(|| api.is_watched()).await;
@@ -171,7 +171,7 @@ async fn slices_collected_with_their_node_come_back_owned_by_the_new_one() {
 }
 
 #[tokio::test]
-async fn a_field_that_the_server_drops_is_not_written_again_and_again() {
+async fn a_field_that_the_server_drops_is_not_rewritten() {
     let api = api();
     api.admit(|slice| {
         for device in slice["spec"]["devices"].as_array_mut().unwrap() {

@@ -1,4 +1,4 @@
-//! The menu of invented clusters.
+//! Menus of made-up clusters.
 
 use serde_json::{Value, json};
 
@@ -162,7 +162,7 @@ fn a_class_that_cannot_be_evaluated_is_unknown_with_the_reason() {
 }
 
 #[test]
-fn broken_pools_offer_nothing_and_get_notes() {
+fn broken_pools_offer_nothing_and_are_noted() {
     let mut slices: Vec<Value> = (10..22).map(|number| XEON_4.slice(number)).collect();
     for slice in &mut slices {
         slice["spec"]["pool"]["resourceSliceCount"] = json!(2);
@@ -175,7 +175,7 @@ fn broken_pools_offer_nothing_and_get_notes() {
         notes[0],
         "note: Kubernetes allocates nothing from pool xeon4-10 of driver dra.cpu: 1 of 2 slices of generation 1 exist"
     );
-    assert_eq!(notes[10], "note: the same is true of 2 more pools");
+    assert_eq!(notes[10], "note: the same applies to 2 more pools");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What halts a roll-out, what is done, and what is in progress.
+//! What halts a rollout, what is done, and what is in progress.
 
 use jiff::SignedDuration;
 use serde_json::json;
