@@ -1,8 +1,8 @@
-//! An API server in memory, for tests: objects by path, watches, patches, and faults on demand.
+//! An in-memory API server for tests: objects by path, watches, patches, and faults on demand.
 //!
-//! It keeps the rules that callers rely on: resource versions that grow, server-side apply that merges and bumps the
-//! generation, JSON patches with their tests, deletes with preconditions, finalizers, and the status as a part of its own.
-//! It checks no schema, and fills in no defaults.
+//! It implements what callers rely on: increasing resource versions, server-side apply that merges and bumps the
+//! generation, JSON patches with tests, deletes with preconditions, finalizers, and the status subresource. It does not
+//! validate schemas or add defaults.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,10 +19,10 @@ use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 
 pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
-/// Where the kinds of Dynamic Resource Allocation are.
+/// The API path of the Dynamic Resource Allocation kinds.
 const DRA: &str = "/apis/resource.k8s.io/";
 
-/// The kinds it serves, by their plural names in paths.
+/// The kinds that it serves, by their plural names in paths.
 const KINDS: [(&str, &str); 14] = [
     ("clusterrolebindings", "ClusterRoleBinding"),
     ("clusterroles", "ClusterRole"),
@@ -40,14 +40,14 @@ const KINDS: [(&str, &str); 14] = [
     ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
 ];
 
-/// Changes a written object as admission would.
+/// Changes a written object, as admission would.
 type Admission = fn(&mut Value);
 
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Value>,
     version: u64,
-    /// Every change there was, for watches that begin at an older version.
+    /// All changes so far, for watches that start at an older version.
     history: Vec<Change>,
     watches: Vec<Watch>,
     requests: Vec<Sent>,
@@ -55,7 +55,7 @@ struct State {
     refusals: Vec<(String, u16, String)>,
     admission: Option<Admission>,
     gates: BTreeMap<String, Gate>,
-    /// The API of Dynamic Resource Allocation is switched off.
+    /// Whether the Dynamic Resource Allocation API is disabled.
     lacks_dra: bool,
 }
 
@@ -73,7 +73,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Sends a change of the collection; whether the watch is still open.
+    /// Sends a change in the collection. Returns whether the watch is still open.
     fn tell(&self, change: &Change) -> bool {
         let object = &change.event["object"];
         let labelled = self.label.as_ref().is_none_or(|(key, value)| object["metadata"]["labels"][key] == **value);
@@ -98,7 +98,7 @@ pub(crate) struct Sent {
 pub(crate) struct Gate(tokio::sync::watch::Sender<(bool, bool)>);
 
 impl Gate {
-    /// Whether a request has come to it.
+    /// Whether a request has arrived.
     pub(crate) fn is_reached(&self) -> bool {
         self.0.borrow().0
     }
@@ -114,7 +114,7 @@ impl Gate {
     }
 }
 
-/// The server; clones are the same one.
+/// The server. Clones share its state.
 #[derive(Clone, Default)]
 pub(crate) struct FakeApi(Arc<Mutex<State>>);
 
@@ -129,12 +129,13 @@ impl FakeApi {
         Client::new(service, "default")
     }
 
-    /// Puts an object there, as another client would.
+    /// Stores an object, as another client would.
     pub(crate) fn put(&self, path: &str, object: Value) {
         self.0.lock().unwrap().store(path, object);
     }
 
-    /// Changes an object, as another client or a controller of Kubernetes would. The generation is left to the caller.
+    /// Changes an object, as another client or a Kubernetes controller would. The caller must bump the generation if
+    /// needed.
     pub(crate) fn edit(&self, path: &str, change: impl FnOnce(&mut Value)) {
         let mut state = self.0.lock().unwrap();
         let mut object = state.objects.get(path).unwrap_or_else(|| panic!("{path} does not exist")).clone();
@@ -157,7 +158,7 @@ impl FakeApi {
         self.0.lock().unwrap().objects.keys().cloned().collect()
     }
 
-    /// The slices that are there.
+    /// All slices.
     pub(crate) fn slices(&self) -> Vec<(String, Value)> {
         let state = self.0.lock().unwrap();
         let slices = state.objects.iter().filter(|(path, _)| path.starts_with(SLICES));
@@ -169,7 +170,7 @@ impl FakeApi {
         self.0.lock().unwrap().faults.push_back((method, status));
     }
 
-    /// Refuses every write to paths that contain `part`, until [`Self::accept`].
+    /// Rejects every write to paths that contain `part`, until [`Self::accept`].
     pub(crate) fn refuse(&self, part: &str, status: u16, message: &str) {
         self.0.lock().unwrap().refusals.push((part.to_owned(), status, message.to_owned()));
     }
@@ -179,7 +180,7 @@ impl FakeApi {
         self.0.lock().unwrap().refusals.clear();
     }
 
-    /// Serves the API of Dynamic Resource Allocation, or does not.
+    /// Enables or disables the Dynamic Resource Allocation API.
     pub(crate) fn serve_dra(&self, serves: bool) {
         self.0.lock().unwrap().lacks_dra = !serves;
     }
@@ -191,12 +192,12 @@ impl FakeApi {
         gate
     }
 
-    /// What is done to each object that is written.
+    /// Sets a change to make to each written object.
     pub(crate) fn admit(&self, admission: Admission) {
         self.0.lock().unwrap().admission = Some(admission);
     }
 
-    /// Ends all watches, and forgets what they missed, as a server does after a restart.
+    /// Ends all watches and drops the event history, as a restart of the server would.
     pub(crate) fn expire_watches(&self) {
         let gone = json!({"type": "ERROR", "object": {"status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}});
         let mut state = self.0.lock().unwrap();
@@ -211,12 +212,12 @@ impl FakeApi {
         self.0.lock().unwrap().watches.iter().any(|watch| !watch.events.is_closed())
     }
 
-    /// Every request that wrote, with what it sent.
+    /// Every write request, with its body.
     pub(crate) fn sent(&self) -> Vec<Sent> {
         self.0.lock().unwrap().requests.clone()
     }
 
-    /// `METHOD path` of each request that writes.
+    /// `METHOD path` of each write request.
     pub(crate) fn writes(&self) -> Vec<String> {
         self.sent().into_iter().map(|Sent { method, path, .. }| format!("{method} {path}")).collect()
     }
@@ -299,7 +300,7 @@ impl State {
         let kind = if self.objects.contains_key(path) { "MODIFIED" } else { "ADDED" };
         self.objects.insert(path.to_owned(), object.clone());
 
-        // The last finalizer kept it.
+        // Only the last finalizer kept it.
         let is_going = !object["metadata"]["deletionTimestamp"].is_null();
         if is_going && object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
             self.objects.remove(path);
@@ -325,7 +326,7 @@ impl State {
         self.write(&path, object)
     }
 
-    /// Server-side apply with one applier: what it sends is merged into what is there.
+    /// Server-side apply with a single applier: the sent object is merged into the existing one.
     fn apply(&mut self, path: &str, query: &str, sent: &Value) -> Response<Body> {
         let before = self.objects.get(path).cloned();
         let uid = before.as_ref().map(|before| &before["metadata"]["uid"]);
@@ -357,7 +358,7 @@ impl State {
     fn json_patch(&mut self, path: &str, operations: &Value) -> Response<Body> {
         let (path, is_status) = path.strip_suffix("/status").map_or((path, false), |object| (object, true));
         let Some(before) = self.objects.get(path).cloned() else { return not_found() };
-        // The API server takes what is absent for null.
+        // The API server treats absent fields as null.
         let mut operations = operations.as_array().cloned().unwrap_or_default();
         operations.retain(|operation| {
             let is_absent = operation["path"].as_str().is_some_and(|path| before.pointer(path).is_none());
@@ -369,7 +370,7 @@ impl State {
             return failure(422, "Invalid", &error.to_string());
         }
 
-        // The status is written through its own path, and nothing else is.
+        // The status is written only through its own path, and nothing else is written through it.
         let mut kept = if is_status { before.clone() } else { object.clone() };
         kept["status"] = if is_status { object["status"].clone() } else { before["status"].clone() };
         answer(&self.store(path, kept))
@@ -433,7 +434,7 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// The label that a selector of the form `key=value` asks for.
+/// The label in a selector of the form `key=value`.
 fn label(query: &str) -> Option<(String, String)> {
     let selector = parameter(query, "labelSelector")?.replace("%2F", "/").replace("%3D", "=");
     let (key, value) = selector.split_once('=')?;

@@ -12,7 +12,8 @@ use k8s_openapi::api::{
 use kube::core::ApiResource;
 use serde_json::Value;
 
-/// A kind of child, in the order in which children are applied: a plugin starts only once its rights and their limits exist.
+/// A kind of child. Children are applied in this order, so that a plugin starts only once its rights and the limits on
+/// them exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are Kubernetes'")]
 pub enum ChildKind {
@@ -50,7 +51,7 @@ impl ChildKind {
         }
     }
 
-    /// Where the kind is served in the API.
+    /// The kind's API resource.
     pub fn resource(self) -> ApiResource {
         match self {
             Self::ServiceAccount => ApiResource::erase::<ServiceAccount>(&()),
@@ -63,12 +64,12 @@ impl ChildKind {
         }
     }
 
-    /// Whether it is one of the plugin's rights, or limits them: the plugin must not run without it.
+    /// Whether the kind grants or limits the plugin's rights. The plugin must not run without it.
     pub const fn is_right(self) -> bool {
         !matches!(self, Self::DaemonSet | Self::DeviceClass)
     }
 
-    /// Whether objects of the kind are in a namespace, which is the operator's.
+    /// Whether objects of the kind are namespaced. If so, they are in the operator's namespace.
     pub const fn is_namespaced(self) -> bool {
         matches!(self, Self::ServiceAccount | Self::DaemonSet)
     }
@@ -95,7 +96,7 @@ impl fmt::Display for ChildKey {
     }
 }
 
-/// One object that the controller wants, complete as it is applied.
+/// One object that the controller wants, exactly as it is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Child {
     /// Its kind and name.

@@ -1,4 +1,4 @@
-//! A `DraDriverConfig` after parsing: past this point no field can be missing or wrong. Pure.
+//! A `DraDriverConfig` after parsing: from here on, no field can be missing or invalid. Pure.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -18,17 +18,17 @@ use crate::{
 pub struct Config {
     /// The object's metadata.
     pub metadata: ObjectMeta,
-    /// The object's status, as it was last seen.
+    /// The object's status as last seen.
     pub status: Option<DraDriverConfigStatus>,
     /// The kind of device that is served.
     pub kind: Arc<dyn Kind>,
-    /// The name under which the driver registers and publishes.
+    /// The name under which the driver registers and publishes devices.
     pub driver_name: DriverName,
     /// How the node plugin runs.
     pub node_plugin: NodePluginSettings,
-    /// The DeviceClasses to make.
+    /// The DeviceClasses to create.
     pub device_classes: Vec<DeviceClassPolicy>,
-    /// How long a node may take from having a plugin pod to a complete pool.
+    /// How long a node with a plugin pod may take to publish a complete pool.
     pub publish_deadline: Duration,
     /// What happens to claims in use when the object is deleted.
     pub deletion_policy: DeletionPolicy,
@@ -56,7 +56,7 @@ impl TryFrom<DraDriverConfig> for Config {
     }
 }
 
-/// It is still the object that it was parsed from.
+/// The config still identifies the object that it was parsed from.
 impl Resource for Config {
     type DynamicType = ();
     type Scope = <DraDriverConfig as Resource>::Scope;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_names_its_field() {
+    fn every_error_names_its_field() {
         for (field, value, message) in [
             ("driver", json!({"memory": {}}), "spec.driver: this release only serves spec.driver.cpu"),
             ("driver", json!({"cpu": {"reservedCPUs": "3-1"}}), "spec.driver.cpu.reservedCPUs is not a CPU list"),

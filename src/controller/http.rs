@@ -1,7 +1,7 @@
 //! `/healthz`, `/readyz` and `/metrics`. IO: a TCP port.
 //!
-//! Healthy is a controller whose loop turns: the heartbeat is part of the stream that brings work to the loop. Ready is one
-//! that leads with every cache filled, or stands by.
+//! The controller is healthy while its loop is running: the heartbeat is part of the stream that feeds the loop. It is
+//! ready when it leads with all caches filled, or when it is a standby.
 
 use std::{
     convert::Infallible,
@@ -19,30 +19,30 @@ use tokio::time::Instant;
 
 use crate::http::{self, ServeError, metrics};
 
-/// Between two heartbeats.
+/// Interval between heartbeats.
 pub const BEAT: Duration = Duration::from_secs(5);
-/// A loop without a heartbeat for this long hangs; longer than the client waits for an answer.
+/// A loop without a heartbeat for this long is considered hung. Longer than the client waits for a response.
 const SILENCE: Duration = Duration::from_mins(3);
 
-/// How the process is doing.
+/// The health of the process.
 #[derive(Debug)]
 pub struct Health {
     start: Instant,
-    /// Seconds after the start.
+    /// Seconds since the start.
     last_beat: AtomicU64,
     phase: AtomicU64,
 }
 
-/// How far the process is.
+/// The phase of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing has been tried yet.
+    /// Starting.
     Starting = 0,
-    /// Another instance leads.
+    /// Standing by while another instance leads.
     StandingBy = 1,
-    /// Leads; caches are being filled.
+    /// Leading, and filling the caches.
     Filling = 2,
-    /// Leads, and reconciles.
+    /// Leading, and reconciling.
     Leading = 3,
 }
 
@@ -53,7 +53,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Notes that the loop turns.
+    /// Records a heartbeat.
     pub fn beat(&self) {
         self.beat_at(Instant::now());
     }
@@ -62,7 +62,7 @@ impl Health {
         self.last_beat.store(now.duration_since(self.start).as_secs(), Ordering::Relaxed);
     }
 
-    /// Notes how far the process is.
+    /// Records the phase.
     pub fn enter(&self, phase: Phase) {
         self.phase.store(phase as u64, Ordering::Relaxed);
     }
@@ -73,7 +73,10 @@ impl Health {
         if silence < SILENCE {
             (StatusCode::OK, "ok\n".into())
         } else {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("the loop has not turned for {} s\n", silence.as_secs()))
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("no heartbeat from the reconcile loop for {} s\n", silence.as_secs()),
+            )
         }
     }
 
@@ -81,7 +84,7 @@ impl Health {
         match self.phase.load(Ordering::Relaxed) {
             1 => (StatusCode::OK, "ok: another instance leads\n"),
             2 => (StatusCode::SERVICE_UNAVAILABLE, "filling the caches\n"),
-            3 => (StatusCode::OK, "ok: leads\n"),
+            3 => (StatusCode::OK, "ok: leading\n"),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         }
     }
@@ -115,11 +118,11 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_has_not_turned_for_three_minutes_is_not_healthy() {
+    fn a_loop_without_a_heartbeat_for_three_minutes_is_unhealthy() {
         let health = Health::default();
         let after = |seconds| health.start + Duration::from_secs(seconds);
         assert_eq!(health.healthz(after(179)).0, StatusCode::OK);
-        let hangs = (StatusCode::SERVICE_UNAVAILABLE, "the loop has not turned for 180 s\n".to_owned());
+        let hangs = (StatusCode::SERVICE_UNAVAILABLE, "no heartbeat from the reconcile loop for 180 s\n".to_owned());
         assert_eq!(health.healthz(after(180)), hangs);
 
         health.beat_at(after(185));

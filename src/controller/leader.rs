@@ -1,9 +1,9 @@
-//! Which of several instances leads: the one that created the Lease, while its pod lives. IO: the Kubernetes API.
+//! Leader election: the instance that created the Lease leads for as long as its pod lives. IO: the Kubernetes API.
 //!
-//! The Lease is owned by the leader's pod and is never renewed: a quiet controller writes nothing. A graceful stop deletes
-//! it, and garbage collection does so with the pod. A candidate deletes it too, once the pod has ended, or is being deleted
-//! on a node that no longer reports. Creating it is atomic: no two instances have it, and no clocks are compared. (The field
-//! calls this "leader for life".)
+//! The Lease is owned by the leader's pod and is never renewed, so an idle controller writes nothing. A graceful stop
+//! deletes it, and so does garbage collection when the pod is deleted. A candidate also deletes it once the pod has
+//! terminated, or is being deleted on a node that no longer reports. Creation is atomic: no two instances can hold the
+//! Lease, and no clocks are compared. (This is known as "leader for life".)
 
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ use crate::controller::observe::is_ready;
 
 /// Name of the Lease.
 pub const LEASE: &str = "dra-operator";
-/// Between two checks of a leader that may have ended.
+/// Interval between checks whether the leader has ended.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// The election failed.
+/// Leader election failed.
 #[derive(Debug, thiserror::Error)]
 #[error("leader election: {what}: {error}")]
 pub struct Error {
@@ -37,7 +37,7 @@ pub struct Error {
     error: kube::Error,
 }
 
-/// Who may own the Lease.
+/// A pod that may own the Lease.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Us,
@@ -67,7 +67,7 @@ impl Candidate {
         })
     }
 
-    /// Waits until this instance leads. Calls `stand_by` whenever another one does.
+    /// Waits until this instance leads. Calls `stand_by` whenever another instance leads.
     pub async fn lead(&self, stand_by: impl Fn()) -> Result<(), Error> {
         loop {
             match self.leases.create(&PostParams::default(), &self.lease()).await {
@@ -87,21 +87,21 @@ impl Candidate {
             }
             stand_by();
             if self.has_ended(&lease).await {
-                tracing::info!(leader = holder(&lease), "the leader has ended, deleting its Lease");
+                tracing::info!(leader = holder(&lease), "the leader's pod has ended, deleting its Lease");
                 self.delete(&lease).await;
             } else {
-                // The deletion of the Lease is an event; the end of its leader need not be.
+                // Deleting the Lease causes an event, but the end of its leader may not.
                 timeout(CHECK_EVERY, self.changed_to(Owner::Us)).await.ok();
             }
         }
     }
 
-    /// Returns when the Lease is no longer this instance's.
+    /// Returns when this instance no longer holds the Lease.
     pub async fn lost(&self) {
         self.changed_to(Owner::Other).await;
     }
 
-    /// Deletes the Lease, if it is this instance's.
+    /// Deletes the Lease if this instance holds it.
     pub async fn resign(&self) {
         match self.leases.get_opt(LEASE).await {
             Ok(Some(lease)) if self.is_ours(&lease) => self.delete(&lease).await,
@@ -109,7 +109,7 @@ impl Candidate {
         }
     }
 
-    /// Returns when the Lease is gone, or belongs to that owner.
+    /// Returns when the Lease is gone or has this owner.
     async fn changed_to(&self, owner: Owner) {
         let config = watcher::Config::default().fields(&format!("metadata.name={LEASE}"));
         let mut events = std::pin::pin!(watcher(self.leases.clone(), config).default_backoff());
@@ -155,10 +155,10 @@ impl Candidate {
         owner(lease) == Some(self.uid.as_str())
     }
 
-    /// Whether the leader's pod no longer runs, and so no longer writes.
+    /// Whether the leader's pod has stopped running, and thus writing.
     async fn has_ended(&self, lease: &Lease) -> bool {
         if holder(lease).is_empty() {
-            // Without a holder: other election code gives a Lease up like this.
+            // No holder: this is how other election code releases a Lease.
             return true;
         }
         let pod = match self.pods.get_opt(&holder(lease)).await {
@@ -182,7 +182,7 @@ impl Candidate {
         node.as_ref().is_some_and(is_ready)
     }
 
-    /// Deletes this version of the Lease, and no later one.
+    /// Deletes only this version of the Lease.
     async fn delete(&self, lease: &Lease) {
         let preconditions = Preconditions { uid: lease.uid(), resource_version: lease.resource_version() };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };

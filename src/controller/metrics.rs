@@ -1,4 +1,4 @@
-//! What the controller counts and times. Pure. No label is the name of an object: names come and go, but series stay.
+//! The controller's metrics. Pure. No label is an object's name: names come and go, but series stay.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use prometheus_client::{
 
 use super::child::ChildKind;
 
-/// What a write does.
+/// The verb of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Verb {
@@ -21,16 +21,16 @@ pub enum Verb {
     Event,
 }
 
-/// What goes wrong.
+/// The reason for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// The API server rejects an object, or another owner has one of its name.
+    /// The API server rejected an object, or its name is taken by another owner.
     Refused,
     /// An object could not be written.
     Write,
     /// A reconcile ended early.
     Reconcile,
-    /// A watch broke off.
+    /// A watch failed.
     Watch,
     /// A config cannot be parsed.
     InvalidObject,
@@ -68,18 +68,18 @@ pub struct Metrics {
     duration: Histogram,
     errors: Family<ReasonLabel, Counter>,
     writes: Family<WriteLabels, Counter>,
-    /// Nodes with a ready plugin, over all configs.
+    /// Nodes with a ready plugin, across all configs.
     pub nodes_ready: Gauge,
-    /// Nodes past the deadline, over all configs.
+    /// Nodes past the deadline, across all configs.
     pub nodes_unhealthy: Gauge,
-    /// Devices in complete pools, over all configs.
+    /// Devices in complete pools, across all configs.
     pub devices: Gauge,
-    /// 1 in the instance that leads.
+    /// 1 in the leader.
     pub leader: Gauge,
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             duration: Histogram::new([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]),
@@ -90,7 +90,7 @@ impl Metrics {
             devices: Gauge::default(),
             leader: Gauge::default(),
         };
-        // rate() needs a zero to start from: every series exists from the start.
+        // rate() needs a zero to start from, so every series exists from the start.
         for failure in Failure::ALL {
             drop(metrics.errors.get_or_create(&failure.label()));
         }
@@ -104,16 +104,16 @@ impl Metrics {
             Unit::Seconds,
             metrics.duration.clone(),
         );
-        registry.register("errors", "What went wrong, by reason", metrics.errors.clone());
+        registry.register("errors", "Errors, by reason", metrics.errors.clone());
         registry.register("api_writes", "Writes to the API, by kind and verb", metrics.writes.clone());
         registry.register("nodes_ready", "Nodes with a ready plugin", metrics.nodes_ready.clone());
         registry.register(
             "nodes_unhealthy",
-            "Nodes past the deadline without a good pool",
+            "Nodes past the deadline without a complete pool",
             metrics.nodes_unhealthy.clone(),
         );
         registry.register("devices", "Devices in complete pools", metrics.devices.clone());
-        registry.register("leader", "Whether this instance leads", metrics.leader.clone());
+        registry.register("leader", "Whether this instance is the leader", metrics.leader.clone());
         metrics
     }
 
@@ -133,7 +133,7 @@ impl Metrics {
     }
 }
 
-/// Every write there is.
+/// Every kind and verb of write.
 fn writes() -> impl Iterator<Item = (&'static str, Verb)> {
     let children = ChildKind::ALL.map(ChildKind::as_str);
     let children = children.into_iter().flat_map(|kind| [Verb::Apply, Verb::Delete].map(|verb| (kind, verb)));

@@ -1,9 +1,9 @@
-//! The controller: [`reconcile`] goes through observe, [`view`], [`plan`], [`apply`], [`judge`] and [`status`]. IO at the
-//! edge.
+//! The controller: [`reconcile`] goes through observe, [`view`], [`plan`], [`apply`], [`judge`] and [`status`]. IO only
+//! at the edges.
 //!
-//! Decisions are pure: `plan` decides what to write, also when that is nothing, and `apply` only carries it out. A steady
-//! state writes nothing: what is wanted is compared with what is live first, a status is written only when it says something
-//! new, and leadership is held without renewals.
+//! Decisions are pure: `plan` decides what to write, if anything, and `apply` only carries it out. A steady state
+//! writes nothing: the wanted objects are first compared with the live ones, a status is written only when it says
+//! something new, and leadership needs no renewals.
 
 pub mod apply;
 pub mod build;

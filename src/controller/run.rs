@@ -1,4 +1,4 @@
-//! The controller's life: lead, fill the caches, reconcile until it is stopped. IO: the Kubernetes API.
+//! Runs the controller: lead, fill the caches, reconcile until stopped. IO: the Kubernetes API.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -28,39 +28,39 @@ use crate::controller::{
     reconcile::{Context, Pace, on_error, reconcile},
 };
 
-/// Changes that come closer together are reconciled together.
+/// Changes that come closer together than this are reconciled together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// Reconciling takes at most one part in so many of the time, however large the cluster and busy its claims.
+/// Reconciling takes at most this fraction (1/n) of the time, however large and busy the cluster is.
 const SHARE: u32 = 8;
-/// Between two checks for an API that is missing.
+/// Interval between checks for a missing API.
 const CHECK_EVERY: Duration = Duration::from_secs(15);
-/// How long a reconcile may take to end once the controller is stopped: a pod has 30 s.
+/// How long a running reconcile may take to end once the controller is stopped. A pod has 30 s.
 const END: Duration = Duration::from_secs(20);
 /// How long giving the Lease back may take after that. One that is kept ends with its pod.
 const RESIGN: Duration = Duration::from_secs(5);
 
-/// What the controller is run with.
+/// Everything that the controller needs to run.
 pub struct Operator {
     /// The API.
     pub client: Client,
-    /// What is not in the objects.
+    /// Settings that are not in the objects.
     pub settings: Settings,
-    /// This pod, where instances elect a leader.
+    /// The name of this pod, if instances elect a leader.
     pub pod: Option<String>,
     /// Metrics.
     pub metrics: Metrics,
-    /// How the process is doing.
+    /// The health of the process.
     pub health: Arc<Health>,
 }
 
 /// The controller ended without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The election failed.
+    /// Leader election failed.
     #[error(transparent)]
     Election(#[from] leader::Error),
-    /// Another instance may lead now.
-    #[error("lost the Lease {}: another instance may lead; restarting", leader::LEASE)]
+    /// Another instance may be leading now.
+    #[error("lost the Lease {}: another instance may be leading; restarting", leader::LEASE)]
     Lost,
 }
 
@@ -72,7 +72,7 @@ impl Operator {
             return Ok(());
         };
 
-        // Wait for leadership. No loop turns in a standby: its heartbeat comes from here.
+        // Wait for leadership. A standby runs no loop, so its heartbeat comes from here.
         let leads = async {
             let candidate = Candidate::new(&self.client, &self.settings.namespace, &pod).await?;
             candidate.lead(|| self.health.enter(Phase::StandingBy)).await?;
@@ -98,12 +98,12 @@ impl Operator {
         done
     }
 
-    /// Connects the watches with kube's Controller, and reconciles until `stop`.
+    /// Connects the watches to kube's Controller, and reconciles until `stop`.
     async fn work(&self, stop: CancellationToken) {
         self.metrics.leader.set(1);
         self.health.enter(Phase::Filling);
 
-        // What is watched, and what wakes the loop beside the configs themselves.
+        // The watches, and what triggers reconciles besides the configs themselves.
         let (caches, changes) = Caches::new(&self.client, &self.settings.namespace);
         let (missing_api, lacks) = watch::channel(None);
         let news = Arc::new(Notify::new());
@@ -132,10 +132,10 @@ impl Operator {
             remembered: HashMap::new().into(),
         });
 
-        // What stands in a config's way may go, or be edited, without an event of that config. The loop itself polls this, so
-        // that the heartbeat stops when the loop does.
+        // An obstacle to a config may disappear or change without an event for that config. The loop itself polls this,
+        // so that the heartbeat stops when the loop does.
         let (seen, left) = (Arc::clone(&context), Arc::clone(&context));
-        // A config may also come and go between two beats, so forgetting does not wait for a difference.
+        // A config may come and go between two beats, so forget on every beat.
         let beats = self.heartbeat().inspect(move |()| left.forget());
         let others = differing(beats, move || seen.generations());
         let controller = controller.reconcile_all_on(others);
@@ -149,15 +149,15 @@ impl Operator {
             std::future::pending::<()>().await;
         };
         let reconciles = controller.run(reconcile, on_error, context).for_each(async |done| {
-            // Reconcile has logged its own errors; an object that is gone meanwhile needs no message.
+            // Reconcile has logged its own errors, and an object that is gone needs no message.
             if let Err(controller::Error::QueueError(error)) = done {
                 self.metrics.failed(Failure::Watch);
                 tracing::warn!(%error, "watching DraDriverConfig failed (is its CRD installed?), retrying");
             }
         });
 
-        // kube's Controller lets a reconcile end. It does not notice the stop before it has listed the configs, but then
-        // there is nothing that could end.
+        // kube's Controller lets running reconciles end. It does not notice the stop before it has listed the configs, but
+        // until then no reconcile runs.
         let stopped = async {
             stop.cancelled().await;
             if configs.wait_until_ready().now_or_never().is_some() {
@@ -166,7 +166,7 @@ impl Operator {
             }
         };
 
-        // Only the first two of these end, when the controller is stopped.
+        // Only the first two of these end, when stopped.
         tokio::select! {
             () = reconciles => {}
             () = stopped => {}
@@ -189,7 +189,7 @@ impl Operator {
         }
     }
 
-    /// Checks whether the cluster serves the API that is needed, until it does.
+    /// Checks whether the cluster serves the required API until it does.
     async fn check_api(&self, lacks: &watch::Sender<Option<String>>, news: &Notify) {
         loop {
             match preflight::lacks(&self.client).await {
@@ -201,7 +201,7 @@ impl Operator {
                     if passed {
                         return std::future::pending().await;
                     }
-                    // Watches of a missing API never fill their caches: there is nothing to wait for.
+                    // Watches of a missing API never fill their caches, so do not wait for them.
                     self.health.enter(Phase::Leading);
                 }
                 Err(error) => tracing::warn!(%error, "listing the API groups failed, retrying"),
@@ -223,8 +223,8 @@ impl Operator {
     }
 }
 
-/// One item for all news within a moment, which grows with what reconciling costs. A debounce would wait for ever in a busy
-/// cluster.
+/// Merges all changes within a short period into one item. The period grows with the cost of reconciling. A debounce
+/// would wait forever in a busy cluster.
 fn coalesced(news: Arc<Notify>, pace: Arc<Pace>) -> impl Stream<Item = ()> + Send {
     futures::stream::unfold((news, pace), async |(news, pace)| {
         news.notified().await;
@@ -233,7 +233,7 @@ fn coalesced(news: Arc<Notify>, pace: Arc<Pace>) -> impl Stream<Item = ()> + Sen
     })
 }
 
-/// The beats on which `observe` sees something else than on the one before.
+/// The beats on which `observe` returns something other than on the previous beat.
 fn differing<T: PartialEq>(beats: impl Stream<Item = ()>, observe: impl Fn() -> T) -> impl Stream<Item = ()> {
     let mut known = None;
     beats.filter(move |()| {

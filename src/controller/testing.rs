@@ -59,7 +59,7 @@ pub fn mk_slice(node: &str, generation: i64, count: i64, devices: &[&str]) -> Re
     }
 }
 
-/// A config of the cpu driver, as it is in a cluster; `spec` is laid over.
+/// A config of the CPU driver as in a cluster, with `spec` merged in.
 pub fn mk_config(name: &str, spec: &Value) -> Config {
     let mut whole = json!({
         "apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig",
@@ -73,7 +73,7 @@ pub fn mk_config(name: &str, spec: &Value) -> Config {
     Config::try_from(object).unwrap()
 }
 
-/// A child as it is once applied for `config`.
+/// A child after it has been applied for `config`.
 pub fn mk_live(config: &Config, child: &Child) -> Live {
     Live {
         key: child.key.clone(),
@@ -86,7 +86,7 @@ pub fn mk_live(config: &Config, child: &Child) -> Live {
     }
 }
 
-/// A kind of device that exists in tests alone: network devices on a fabric that all nodes share.
+/// A kind of device that exists only in tests: network devices on a fabric that all nodes share.
 #[derive(Debug)]
 pub struct Fabric;
 

@@ -118,7 +118,7 @@ impl Publisher {
         let (uid, ()) = tokio::join!(first_owner(&self.client, &self.pool.node, &self.counters, status), first_list);
         self.owned_by(&uid);
         loop {
-            let mut due = match self.put_right().await {
+            let mut due = match self.restore().await {
                 Ok(writes) => {
                     if writes > 0 {
                         pace.acted(Instant::now());
@@ -162,7 +162,7 @@ impl Publisher {
     }
 
     /// Writes until the slices match the wanted ones. Returns the number of writes.
-    async fn put_right(&mut self) -> Result<usize, PublishError> {
+    async fn restore(&mut self) -> Result<usize, PublishError> {
         let mut changes = self.changes();
         if self.published && changes.iter().any(|change| matches!(change, Change::Create(_))) {
             // A slice is gone, perhaps with its owner: the Node may have been recreated with another UID.

@@ -53,7 +53,7 @@ async fn a_node_plugin_writes_its_own_drivers_slices_of_its_own_node_and_nothing
     for (node, slice, wanted) in [
         (Some(NODE), slice("elsewhere", "dra.cpu"), "may only write ResourceSlices of that node"),
         (Some(NODE), slice(NODE, "gpu.example.com"), "of the driver dra.cpu"),
-        (Some(NODE), of_pool("elsewhere"), "of the pool of that name"),
+        (Some(NODE), of_pool("elsewhere"), "of the pool with that name"),
         (Some(NODE), named("elsewhere-dra.cpu-0a1b2c3d-0"), "whose name begins with dra-node-1-dra.cpu-"),
         (None, slice(NODE, "dra.cpu"), "does not name a node"),
     ] {

@@ -31,7 +31,7 @@ async fn overlap(namespace: &str, younger_driver: &str) {
     let (_, reason, message) = condition(&younger, "Stalled").unwrap();
     assert_eq!(reason, "NodeSelectorOverlap");
     assert!(
-        message.contains("the older DraDriverConfig cpu gives out the same devices")
+        message.contains("the older DraDriverConfig cpu already serves the same devices")
             && message.contains("nodeSelector"),
         "{message}"
     );

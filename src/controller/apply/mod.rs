@@ -1,4 +1,4 @@
-//! Carries out what was planned, and reports what came of it. IO: writes to the Kubernetes API.
+//! Carries out the planned actions, and reports the results. IO: writes to the Kubernetes API.
 
 pub mod object;
 pub mod series;
@@ -21,9 +21,9 @@ use crate::controller::{
     plan::{Action, Because, Block, Memory},
 };
 
-/// Where writes go.
+/// Writes to the cluster.
 pub struct Writer {
-    /// The API.
+    /// The API client.
     pub client: Client,
     /// The operator's namespace.
     pub namespace: String,
@@ -41,29 +41,29 @@ pub struct WriteError {
     error: Box<kube::Error>,
 }
 
-/// What came of the actions.
+/// The results of the actions.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What was written, and why.
+    /// Children that were written or deleted, and why.
     pub written: Vec<(ChildKey, Because)>,
-    /// What waits for a person.
+    /// Children that are blocked until someone acts.
     pub blocks: Vec<Block>,
-    /// What may succeed at the next attempt.
+    /// Writes that may succeed at the next attempt.
     pub failures: Vec<Failed>,
-    /// What was written and not kept.
+    /// Writes that the API server did not keep as sent.
     pub dropped: Vec<Dropped>,
 }
 
-/// A write that failed and is attempted again.
+/// A write that failed and will be retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
     /// The child.
     pub key: ChildKey,
-    /// What the API server said, or why it could not be reached.
+    /// The API server's message, or why it could not be reached.
     pub message: String,
 }
 
-/// A write that the API server accepted and changed.
+/// A write that the API server accepted but changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped {
     /// The child.
@@ -72,11 +72,11 @@ pub struct Dropped {
     pub path: String,
 }
 
-/// What one write did.
+/// The result of one write.
 enum Done<'a> {
-    /// The API server made `live` of `child`.
+    /// The API server stored `child` as `live`.
     Applied { child: &'a Child, live: Live },
-    /// The object is gone, or on its way.
+    /// The object is deleted, or is being deleted.
     Deleted,
     /// There was nothing to delete.
     WasGone,
@@ -88,17 +88,17 @@ enum Trouble {
     Failure(kube::Error),
 }
 
-/// What becomes of fields that another field manager owns.
+/// What happens to fields that another field manager owns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Conflicts {
-    /// The write fails: the object may be somebody else's.
+    /// The write fails, because the object may have another owner.
     Fail,
-    /// They are taken over: the object is ours.
+    /// They are taken over, because the object is ours.
     TakeOver,
 }
 
 impl Report {
-    /// Whether one of the plugin's rights, or what limits them, is not as wanted.
+    /// Whether any of the plugin's rights, or the limits on them, is not in place.
     fn lacks_rights(&self, blocked: &[Block]) -> bool {
         blocked.iter().chain(&self.blocks).any(|block| block.key().kind.is_right())
             || self.failures.iter().any(|failed| failed.key.kind.is_right())
@@ -106,8 +106,8 @@ impl Report {
 }
 
 impl Writer {
-    /// Carries out the actions in order. The plugin waits while any of its rights, or what limits them, is not as wanted:
-    /// `blocked` are the blocks that are known already.
+    /// Carries out the actions in order. The plugin is not applied until all its rights and the limits on them are in
+    /// place. `blocked` are the blocks that are already known.
     pub async fn carry_out(
         &self,
         config: &Config,
@@ -118,7 +118,7 @@ impl Writer {
     ) -> Report {
         let mut report = Report::default();
         for action in actions {
-            // What failed a moment ago waits for its next attempt, whatever else has changed since.
+            // A recent failure waits for its next attempt, even if something else has changed since.
             let attempt = action.attempt();
             if let Some(message) = memory.failing(&attempt, now) {
                 report.failures.push(Failed { key: attempt.key, message: message.to_owned() });
@@ -140,7 +140,7 @@ impl Writer {
                     tracing::info!(config = config.name_any(), child = %child.key, %because, "applied");
                     report.written.push((child.key.clone(), because));
                     if let Some(path) = memory.settle(child, &live, now) {
-                        tracing::warn!(config = config.name_any(), child = %child.key, path, "not kept as applied");
+                        tracing::warn!(config = config.name_any(), child = %child.key, path, "the API server dropped or changed a field");
                         report.dropped.push(Dropped { key: child.key.clone(), path });
                     }
                 }
@@ -170,7 +170,8 @@ impl Writer {
         report
     }
 
-    /// Looks first, then applies without force: what somebody else creates meanwhile is theirs, and a conflict.
+    /// Looks up the object first, then applies without force. If another client creates it in the meantime, it is
+    /// theirs and the apply conflicts.
     async fn create<'a>(&self, config: &Config, child: &'a Child) -> Result<Done<'a>, Trouble> {
         let api = child_api(&self.client, &self.namespace, child.key.kind);
         let found = api.get_opt(&child.key.name).await.map_err(Trouble::Failure)?;
@@ -181,7 +182,7 @@ impl Writer {
         }
     }
 
-    /// Applies to the object with that id and no other: the API server rejects the id of an object that is gone.
+    /// Applies only to the object with this UID: the API server rejects the apply if that object is gone.
     async fn correct<'a>(&self, child: &'a Child, uid: &str) -> Result<Done<'a>, Trouble> {
         let mut object = child.object.clone();
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -196,7 +197,7 @@ impl Writer {
         self.metrics.wrote(child.key.kind.as_str(), Verb::Apply);
         match api.patch(&child.key.name, &parameters, &Patch::Apply(object)).await {
             Ok(applied) => Ok(Done::Applied { child, live: Live::of(child.key.kind, applied) }),
-            // What the API server finds wrong in the object itself stays wrong; anything else may pass.
+            // An invalid object stays invalid; any other error may be temporary.
             Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
                 Err(Trouble::Block(Block::Refused { key: child.key.clone(), message: status.message.clone() }))
             }
@@ -204,7 +205,7 @@ impl Writer {
         }
     }
 
-    /// Deletes the object with that id and no other.
+    /// Deletes only the object with this UID.
     async fn delete(&self, key: &ChildKey, uid: &str) -> Result<Done<'static>, Trouble> {
         let api = child_api(&self.client, &self.namespace, key.kind);
         self.metrics.wrote(key.kind.as_str(), Verb::Delete);
@@ -215,7 +216,7 @@ impl Writer {
         }
     }
 
-    /// Deletes a slice that no driver is left to withdraw.
+    /// Deletes a slice that no running driver will withdraw.
     pub async fn delete_slice(&self, name: &str, uid: &str) -> Result<(), WriteError> {
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         self.metrics.wrote("ResourceSlice", Verb::Delete);
@@ -233,12 +234,12 @@ fn only(uid: &str) -> DeleteParams {
     DeleteParams::background().preconditions(Preconditions { uid, resource_version: None })
 }
 
-/// Not there, or another object by now: what was to be deleted is gone.
+/// Whether the object to delete is gone: it does not exist, or another object has taken its name.
 fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
 }
 
-/// What the API server said, without kube's frame around it; any other error whole.
+/// The API server's message without kube's wrapping, or the full text of any other error.
 fn message_of(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),

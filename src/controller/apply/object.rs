@@ -13,10 +13,10 @@ use crate::{
     controller::{build::FIELD_MANAGER, config::Config, metrics::Verb, observe::Guarded},
 };
 
-/// Keeps the object until its claims are released and its children are gone.
+/// Keeps the object until its claims are released and its children are deleted.
 pub const FINALIZER: &str = "dra-operator.dev/claims";
 
-/// What of the config is written.
+/// The part of the config that is written.
 #[derive(Clone, Copy)]
 enum Part {
     Status,
@@ -24,14 +24,14 @@ enum Part {
 }
 
 impl Writer {
-    /// Makes the object wait for us once it is deleted.
+    /// Adds our finalizer.
     pub async fn add_finalizer(&self, config: &Config) -> Result<(), WriteError> {
         if has_finalizer(config) {
             return Ok(());
         }
         let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": config.uid()})];
         if config.finalizers().is_empty() {
-            // Adding a list replaces one that another writer has added meanwhile.
+            // Adding a list would replace one that another client has added in the meantime.
             patch.push(json!({"op": "test", "path": "/metadata/finalizers", "value": null}));
             patch.push(json!({"op": "add", "path": "/metadata/finalizers", "value": [FINALIZER]}));
         } else {
@@ -40,7 +40,7 @@ impl Writer {
         self.patch(config, Part::Finalizer, patch).await.map(|_| ())
     }
 
-    /// Lets the object go.
+    /// Removes our finalizer.
     pub async fn remove_finalizer(&self, config: &Config) -> Result<(), WriteError> {
         let Some(index) = config.finalizers().iter().position(|finalizer| finalizer == FINALIZER) else {
             return Ok(());
@@ -51,8 +51,8 @@ impl Writer {
         self.patch(config, Part::Finalizer, removal).await.map(|_| ())
     }
 
-    /// Writes the whole status, over whatever others wrote into it: what is left of theirs would be false, and not ours to
-    /// remove. Returns the object as it was stored, or nothing where it is gone.
+    /// Overwrites the whole status, including anything that other clients wrote into it: a merge would keep their stale
+    /// fields. Returns the stored object, or `None` if it is gone.
     pub async fn write_status(
         &self,
         config: &Config,
@@ -65,7 +65,7 @@ impl Writer {
         self.patch(config, Part::Status, patch).await
     }
 
-    /// Writes an Event about the object. One that cannot be written is only logged.
+    /// Writes an Event about the object. A failure is only logged.
     pub async fn publish_event(&self, config: &Config, event: &Event) {
         self.metrics.wrote("Event", Verb::Event);
         if let Err(error) = self.events.publish(event, &config.object_ref(&())).await {
@@ -103,7 +103,7 @@ impl Writer {
     }
 }
 
-/// Whether the object waits for us.
+/// Whether the object has our finalizer.
 pub fn has_finalizer(config: &Config) -> bool {
     config.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }

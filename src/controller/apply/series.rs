@@ -1,7 +1,8 @@
-//! Writes Events; one that repeats a recent one only counts up. IO: the Kubernetes API.
+//! Writes Events. A repetition of a recent Event only increments its count. IO: the Kubernetes API.
 //!
-//! kube's Recorder joins Events of the same reason and keeps the note of the first: nine nodes would be reported as "1 of 1
-//! nodes", with a growing count. The note of an existing Event cannot be changed, so another note is another Event.
+//! kube's Recorder merges Events with the same reason and keeps the first note: nine nodes would be reported as "1 of 1
+//! nodes" with a growing count. The note of an existing Event cannot be changed, so a different note becomes a new
+//! Event.
 
 use std::{
     collections::HashMap,
@@ -15,22 +16,22 @@ use kube::{
     runtime::events::{Event, Recorder, Reporter},
 };
 
-/// As long as kube's Recorder joins.
+/// How long kube's Recorder merges repetitions.
 const JOINED: Duration = Duration::from_mins(6);
 
 /// Writes Events.
 pub struct Series {
     client: Client,
     reporter: Reporter,
-    /// When each Event was last published, and the recorder that joins its repetitions.
+    /// When each Event was last published, and the recorder that merges its repetitions.
     published: Mutex<HashMap<Key, (Instant, Recorder)>>,
 }
 
-/// An object's id, the reason and the note.
+/// The object's UID, the reason and the note.
 type Key = (Option<String>, String, Option<String>);
 
 impl Series {
-    /// Nothing is published yet.
+    /// A series without Events.
     pub fn new(client: Client, reporter: Reporter) -> Self {
         Self { client, reporter, published: Mutex::default() }
     }
@@ -62,7 +63,7 @@ mod tests {
     use crate::controller::status::events::event;
 
     #[tokio::test]
-    async fn another_note_is_another_event_and_the_same_note_counts_up() {
+    async fn a_different_note_is_a_new_event_and_the_same_note_counts_up() {
         let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         let written = tokio::spawn(async move {
             let mut written = Vec::new();

@@ -1,4 +1,4 @@
-//! Writes against a scripted API server: what is sent, and what is made of each answer.
+//! Writes against a scripted API server: what is sent, and how each response is handled.
 
 use http::{Request, Response};
 use kube::{client::Body, runtime::events::Reporter};
@@ -16,7 +16,7 @@ use crate::{
     fake_api::{FakeApi, SLICES},
 };
 
-/// One expected request, and its answer.
+/// One expected request, and its response.
 struct Exchange {
     method: &'static str,
     path: &'static str,
@@ -33,7 +33,8 @@ fn failure(code: u16, message: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message})
 }
 
-/// Carries out `actions` against a server that expects exactly these exchanges; the report and the bodies sent.
+/// Carries out `actions` against a server that expects exactly these exchanges. Returns the report and the request
+/// bodies.
 async fn carried_out(actions: Vec<Action>, memory: &mut Memory, script: Vec<Exchange>) -> (Report, Vec<Value>) {
     let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
     let server = tokio::spawn(async move {
@@ -90,7 +91,7 @@ async fn an_object_is_looked_up_before_it_is_created_and_applied_without_force()
 }
 
 #[tokio::test]
-async fn an_object_that_somebody_else_created_meanwhile_is_not_written() {
+async fn an_object_that_another_client_created_in_the_meantime_is_not_written() {
     let foreign = json!({"metadata": {"name": "cpu-node-plugin", "uid": "x", "labels": {"app.kubernetes.io/managed-by": "Helm"}}});
     let script = vec![expect("GET", SETS, 200, foreign)];
     let (report, _) =
@@ -99,7 +100,7 @@ async fn an_object_that_somebody_else_created_meanwhile_is_not_written() {
 }
 
 #[tokio::test]
-async fn our_own_object_is_corrected_by_force_and_no_other_of_its_name() {
+async fn only_our_own_object_is_corrected_by_force() {
     let wanted = child(ChildKind::DaemonSet);
     let uid = mk_live(&config(), &wanted).uid;
     let script = vec![expect("PATCH", "force=true", 200, wanted.object.clone())];
@@ -110,7 +111,7 @@ async fn our_own_object_is_corrected_by_force_and_no_other_of_its_name() {
 }
 
 #[tokio::test]
-async fn a_refusal_stands_for_minutes_and_a_failure_for_seconds_whatever_else_happens() {
+async fn a_rejected_write_waits_for_minutes_and_a_failed_one_for_seconds() {
     for (code, refused) in [(422, true), (400, true), (409, false), (500, false), (403, false), (429, false)] {
         let script = vec![
             expect("GET", ACCOUNTS, 404, failure(404, "not found")),
@@ -146,7 +147,7 @@ async fn no_plugin_starts_without_its_rights() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_already_gone_needs_no_deleting() {
+async fn deleting_an_object_that_is_already_gone_succeeds() {
     for code in [404, 409] {
         let key = child(ChildKind::DaemonSet).key;
         let script = vec![expect("DELETE", SETS, code, failure(code, "x"))];
@@ -158,7 +159,7 @@ async fn an_object_that_is_already_gone_needs_no_deleting() {
 }
 
 #[tokio::test]
-async fn an_object_of_ours_that_the_watch_has_yet_to_show_is_corrected() {
+async fn our_own_object_that_the_watch_does_not_show_yet_is_corrected() {
     let wanted = child(ChildKind::ServiceAccount);
     let mut ours = wanted.object.clone();
     ours["metadata"]["uid"] = json!("there");
@@ -188,7 +189,7 @@ async fn a_delete_is_reported_and_one_that_fails_is_retried_later() {
 }
 
 #[tokio::test]
-async fn a_slice_that_is_already_gone_needs_no_deleting_and_one_that_stays_is_named() {
+async fn deleting_a_slice_that_is_already_gone_succeeds_and_a_failure_names_the_slice() {
     let api = FakeApi::default();
     let client = api.client();
     let events = Series::new(client.clone(), Reporter { controller: "c".into(), instance: None });

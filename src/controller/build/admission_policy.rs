@@ -1,10 +1,10 @@
-//! The ValidatingAdmissionPolicy that keeps a node plugin to its own driver's slices of its own node. Pure.
+//! The ValidatingAdmissionPolicy that restricts a node plugin to its own driver's slices on its own node. Pure.
 //!
 //! A plugin's token is bound to its pod, and the API server writes the pod's node into the request's user as
-//! `authentication.kubernetes.io/node-name` (KEP-4193). A compromised plugin can therefore publish nothing, and delete
-//! nothing, for any other node: not by the node that a slice names, not by its pool, which is all that allocation and
-//! taint eviction look at, and not by taking the name of another node's slice. Pools that belong to no single node are the
-//! exception, where the kind of device has such.
+//! `authentication.kubernetes.io/node-name` (KEP-4193). A compromised plugin can therefore neither publish nor delete
+//! anything for another node: the policy checks the node that a slice names, its pool (all that allocation and taint
+//! eviction look at), and its name, so that it cannot take the name of another node's slice. The exception is pools
+//! that do not belong to a single node, for kinds of device that have them.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
@@ -84,14 +84,14 @@ pub(super) fn build(config: &Config, settings: &Settings) -> ValidatingAdmission
                     reason: Some("Forbidden".into()),
                     ..Validation::default()
                 },
-                // It may delete slices of other pools on its own node, as an earlier version may have left some.
+                // It may delete slices of other pools on its own node, because an earlier version may have left some.
                 Validation {
                     expression: format!(
                         "request.operation == 'DELETE' || object.spec.pool.name == variables.ownNode{}",
                         or_shared("object.spec", &shared)
                     ),
                     message_expression: Some(
-                        "'the node plugin on node ' + variables.ownNode + ' may only write ResourceSlices of the pool of that name'"
+                        "'the node plugin on node ' + variables.ownNode + ' may only write ResourceSlices of the pool with that name'"
                             .into(),
                     ),
                     reason: Some("Forbidden".into()),
@@ -113,7 +113,7 @@ pub(super) fn build(config: &Config, settings: &Settings) -> ValidatingAdmission
     }
 }
 
-/// The alternative that a slice belongs to a pool of no single node, where the kind of device has such pools.
+/// The alternative condition for pools that do not belong to a single node, if the kind of device has any.
 fn or_shared(slice: &str, pools: &[String]) -> String {
     if pools.is_empty() {
         return String::new();
@@ -122,7 +122,7 @@ fn or_shared(slice: &str, pools: &[String]) -> String {
     format!(" || {slice}.?nodeName.orValue('') == '' && {slice}.pool.name in {pools:?}")
 }
 
-/// Whether a new slice has a name that `slices::pack` gives to slices of this node; names cannot change later.
+/// Whether a new slice has a name that `slices::pack` gives to slices of this node. Names cannot change later.
 fn own_name() -> String {
     let most = pack::MIN_KEPT;
     format!(
@@ -131,7 +131,7 @@ fn own_name() -> String {
     )
 }
 
-/// Its binding, for the whole cluster.
+/// The policy's binding, for the whole cluster.
 pub(super) fn build_binding(config: &Config) -> ValidatingAdmissionPolicyBinding {
     ValidatingAdmissionPolicyBinding {
         metadata: metadata(config, policy_name(config)),
@@ -161,7 +161,7 @@ mod tests {
         slices::pack::NodePool,
     };
 
-    /// What the rule about names says when a plugin on `node` creates a slice of that name.
+    /// Evaluates the name rule for a plugin on `node` that creates a slice with this name.
     fn may_create(node: &str, driver: &str, name: &str) -> bool {
         let mut context = Context::default().with_all();
         let own_name = format!("{node}{}", pack::name_after_node(driver));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_names_of_nodes_and_drivers_are_allowed_their_slices() {
+    fn slices_of_nodes_and_drivers_with_the_longest_names_are_allowed() {
         let labels = |filling: &str| vec![format!("a{}b", filling.repeat(61)); 4].join(".")[..251].to_owned() + "b";
         for node in [labels("n"), labels("-")] {
             let driver = "d".repeat(63);

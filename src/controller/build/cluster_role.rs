@@ -1,7 +1,7 @@
-//! What a node plugin may do. Pure.
+//! The RBAC permissions of a node plugin. Pure.
 //!
-//! RBAC cannot limit rights to one node; the admission policy does that. The controller holds all of these rights itself,
-//! otherwise the API server would not let it grant them.
+//! RBAC cannot limit rights to one node; the admission policy does that. The controller must hold all of these rights
+//! itself, or the API server would not let it grant them.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
 

@@ -1,8 +1,9 @@
 //! The node plugin's DaemonSet. Pure.
 //!
-//! As few privileges as possible: uid 0 without capabilities, because the directories of the kubelet and the runtime belong
-//! to root; a read-only root; only the directories that it writes to. The host's hardware is read through the container's own `/sys` and
-//! `/proc`, which show the node's. What a kind of device needs in addition is asked of the kind.
+//! The plugin has as few privileges as possible: UID 0 without capabilities, because the directories of the kubelet and
+//! the runtime belong to root; a read-only root file system; mounts only for the directories that it writes to. It
+//! reads the hardware through the container's own `/sys` and `/proc`, which show the node's. The kind of device adds
+//! what else it needs.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ use kube::ResourceExt;
 use super::{CONFIG_LABEL, DEVICES_LABEL, HTTP_PORT, Settings, labels, metadata, plugin_name, selector_labels};
 use crate::{api::NodePluginSettings, controller::config::Config, drivers::kind::HostPath};
 
-/// Annotation of plugin pods that keep capabilities: which ones, and why.
+/// Annotation on plugin pods with capabilities: which ones they have, and why.
 const PRIVILEGES: &str = "dra-operator.dev/capabilities";
 
 /// The DaemonSet.
@@ -64,8 +65,8 @@ pub(super) fn build(config: &Config, settings: &Settings) -> DaemonSet {
     }
 }
 
-/// By default the old plugin of a node stops only when the new one is ready, so that a broken image does not replace a
-/// plugin that serves. The kubelet tells the two apart by pod UID.
+/// By default the old plugin on a node stops only when the new one is ready, so that a broken image does not replace a
+/// working plugin. The kubelet tells the two apart by pod UID.
 fn update_strategy(plugin: &NodePluginSettings) -> DaemonSetUpdateStrategy {
     let (max_unavailable, max_surge) = match plugin.max_unavailable.clone() {
         Some(max_unavailable) => (max_unavailable, 0),
@@ -102,8 +103,8 @@ fn pod(config: &Config, settings: &Settings, service_account: String) -> PodSpec
     }
 }
 
-/// Keeps the pod off nodes with the plugin of another config for the same devices, even where both came to select a node only
-/// later: the two would give out the same hardware.
+/// Keeps the pod off nodes that already run another config's plugin for the same devices, even if the two configs only
+/// come to select the same node later: both plugins would serve the same hardware.
 fn affinity(config: &Config) -> Option<Affinity> {
     let mut affinity = config.node_plugin.affinity.clone();
     let Some(devices) = config.kind.devices() else { return (affinity != Affinity::default()).then_some(affinity) };
@@ -151,7 +152,7 @@ fn container(config: &Config, settings: &Settings, mounts: &[HostPath]) -> Conta
     }
 }
 
-/// Root without a capability but those that the kind of device needs.
+/// Root without any capabilities except those that the kind of device needs.
 fn security_context(config: &Config) -> SecurityContext {
     let kept: Vec<String> = config.kind.capabilities().iter().map(|capability| capability.name.into()).collect();
     SecurityContext {
@@ -165,7 +166,7 @@ fn security_context(config: &Config) -> SecurityContext {
     }
 }
 
-/// An annotation that says what the plugin's capabilities are for, where it has any.
+/// An annotation that explains the plugin's capabilities, if it has any.
 fn privileges(config: &Config) -> Option<(String, String)> {
     let capabilities = config.kind.capabilities();
     let reasons: Vec<_> = capabilities.iter().map(|one| format!("{}: {}", one.name, one.reason)).collect();
@@ -186,8 +187,8 @@ fn arguments(config: &Config) -> Vec<String> {
     arguments
 }
 
-/// Directories of the host, each mounted where it is on the host: paths in CDI files and socket names then mean the same
-/// to the plugin, the kubelet and the runtime.
+/// Host directories, each mounted at its own path, so that paths in CDI files and socket names mean the same to the
+/// plugin, the kubelet and the runtime.
 fn host_paths(config: &Config) -> Vec<HostPath> {
     let plugin = &config.node_plugin;
     let kubelet = &plugin.kubelet_root_dir;
@@ -242,7 +243,7 @@ mod tests {
     use crate::controller::testing::mk_config;
 
     #[test]
-    fn plugins_for_the_same_devices_keep_off_one_another_and_the_admins_affinity_stays() {
+    fn plugins_for_the_same_devices_avoid_each_other_and_the_admins_affinity_is_kept() {
         let set = |spec| build(&mk_config("cpu", &spec), &Settings::default());
         let template = set(json!({})).spec.template;
         assert_eq!(template.metadata.unwrap().labels.unwrap()[DEVICES_LABEL], "cpu");
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_are_pulled_as_the_controller_is() {
+    fn plugins_use_the_controllers_image_pull_secrets() {
         let settings = |secrets: &[&str]| Settings {
             namespace: "ns".into(),
             image: "own:1".into(),

@@ -19,30 +19,30 @@ use serde_json::Value;
 use super::child::{Child, ChildKey, ChildKind};
 use crate::{api::DraDriverConfig, controller::config::Config, digest::short_sha256, policy};
 
-/// Label with the name of the `DraDriverConfig` a child is for.
+/// Label with the name of the `DraDriverConfig` that a child belongs to.
 pub const CONFIG_LABEL: &str = "dra-operator.dev/config";
-/// Label of plugin pods with the kind of devices they give out.
+/// Label on plugin pods with the kind of devices that they serve.
 pub const DEVICES_LABEL: &str = "dra-operator.dev/devices";
-/// Label and value by which the operator's children are found.
+/// Label and value that identify the operator's children.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "dra-operator");
 /// The field manager of everything the controller applies.
 pub const FIELD_MANAGER: &str = "dra-operator";
-/// Label and value of node plugin objects.
+/// Label and value on node plugin objects.
 pub const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "node-plugin");
-/// Annotation with a hash of what was applied. A field that is no longer wanted does not differ from the live object; the
+/// Annotation with a hash of the applied object. Comparing fields does not reveal one that is no longer wanted; the
 /// hash does.
 pub const APPLIED_HASH: &str = "dra-operator.dev/applied-hash";
-/// Port of the plugin's `/healthz`, `/readyz` and `/metrics`, as its default `--http-bind` has it.
+/// Port of the plugin's `/healthz`, `/readyz` and `/metrics`, as in its default `--http-bind`.
 pub const HTTP_PORT: i32 = 8081;
 
-/// Settings that do not come from the object but from how the operator runs.
+/// Settings that come from how the operator runs instead of from the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The operator's namespace, where DaemonSets and ServiceAccounts go.
     pub namespace: String,
-    /// The node plugin's image, if the object does not name one.
+    /// The node plugin's image if the object does not set one.
     pub image: String,
-    /// Names of the image pull secrets in that namespace.
+    /// Names of image pull secrets in that namespace.
     pub image_pull_secrets: Vec<String>,
 }
 
@@ -55,12 +55,12 @@ pub struct Unbuildable {
     pub message: String,
 }
 
-/// Everything one `DraDriverConfig` asks for.
+/// Everything that one `DraDriverConfig` asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Desired {
     /// The children, in the order they are applied.
     pub children: Vec<Child>,
-    /// What cannot be built.
+    /// The children that cannot be built.
     pub unbuildable: Vec<Unbuildable>,
 }
 
@@ -108,7 +108,7 @@ impl Desired {
     }
 }
 
-/// What is wrong with a class whose preset is not defined for the kind: it would match no device, or all.
+/// The error for a class whose preset is not defined for the kind, which would match no device or all of them.
 fn unknown_preset(config: &Config, index: usize) -> Option<String> {
     let preset = config.device_classes.get(index)?.preset.filter(|preset| !config.kind.has_preset(*preset))?;
     Some(format!(
@@ -117,7 +117,7 @@ fn unknown_preset(config: &Config, index: usize) -> Option<String> {
     ))
 }
 
-/// Adds the hash of the object, without its owner, whose id differs between clusters.
+/// Adds a hash of the object without its owner, whose UID differs between clusters.
 fn stamp(object: &mut Value) {
     let mut hashed = object.clone();
     if let Some(metadata) = hashed.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -137,7 +137,7 @@ pub fn plugin_name(config: &Config) -> String {
     plugin_name_of(&config.name_any())
 }
 
-/// The same by the config's name.
+/// The same, given the config's name.
 pub fn plugin_name_of(config: &str) -> String {
     format!("{config}-node-plugin")
 }
@@ -152,7 +152,7 @@ fn policy_name(config: &Config) -> String {
     format!("dra-operator-{}-node-plugin", config.name_any())
 }
 
-/// Labels that select the plugin's pods. A DaemonSet's selector cannot change, so neither can these.
+/// Labels that select the plugin's pods. They must never change, because a DaemonSet's selector cannot.
 fn selector_labels(config: &Config) -> BTreeMap<String, String> {
     [(COMPONENT.0, COMPONENT.1.to_owned()), (CONFIG_LABEL, config.name_any())]
         .into_iter()
@@ -160,8 +160,8 @@ fn selector_labels(config: &Config) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Labels of every child. None is copied from the object: GitOps tools recognise what they applied by labels, and would take
-/// the children for their own.
+/// Labels on every child. None are copied from the object: GitOps tools recognise by labels what they applied, and
+/// would mistake the children for their own objects.
 fn labels(config: &Config) -> BTreeMap<String, String> {
     let mut labels = selector_labels(config);
     labels.insert("app.kubernetes.io/name".into(), "dra-operator".into());
@@ -179,7 +179,7 @@ fn metadata(config: &Config, name: String) -> ObjectMeta {
     }
 }
 
-/// The reference to the owner, `config` itself. None if it is not an object in a cluster (`render` of a file).
+/// The owner reference to `config`. `None` if it is not an object in a cluster (as in `render`).
 fn owner(config: &Config) -> Option<OwnerReference> {
     Some(OwnerReference {
         api_version: DraDriverConfig::api_version(&()).into_owned(),

@@ -1,4 +1,4 @@
-//! The identity of one config's node plugins. Pure.
+//! The ServiceAccount of one config's node plugins. Pure.
 
 use k8s_openapi::{api::core::v1::ServiceAccount, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 

@@ -1,4 +1,4 @@
-//! A kind that exists in tests alone becomes a plugin of its own: no part of `build` knows a kind.
+//! Builds a plugin for a kind that exists only in tests, which shows that `build` does not depend on any kind.
 
 use std::sync::Arc;
 
@@ -43,14 +43,14 @@ fn a_kind_brings_its_own_arguments_mounts_capabilities_and_probes_to_the_daemon_
 }
 
 #[test]
-fn a_kind_brings_its_own_rules_to_the_cluster_role_and_takes_none_away() {
+fn a_kind_adds_rules_to_the_cluster_role_and_removes_none() {
     let role = child(&fabric(&json!({})), ChildKind::ClusterRole);
     let resources: Vec<_> = role["rules"].as_array().unwrap().iter().map(|rule| rule["resources"][0].clone()).collect();
     assert_eq!(resources, ["resourceslices", "resourceclaims", "nodes", "pods"]);
 }
 
 #[test]
-fn a_kind_with_pools_of_no_single_node_may_write_those_pools_and_no_others() {
+fn a_kind_with_shared_pools_may_write_only_those_besides_its_own() {
     let expressions = |config: &Config| -> Vec<String> {
         let policy = child(config, ChildKind::ValidatingAdmissionPolicy);
         let all = policy["spec"]["validations"].as_array().unwrap().iter();

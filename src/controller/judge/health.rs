@@ -1,7 +1,7 @@
-//! Slice health: whether every node that runs the plugin has a complete pool of its devices, and since when not. Pure.
+//! Slice health: whether every node that runs the plugin has a complete pool of devices, and if not, since when. Pure.
 //!
-//! A node is judged while it exists and has a plugin pod or should have one, so that a node that goes away leaves no problem
-//! behind. Any other node may publish whatever it likes.
+//! A node is judged while it exists and has, or should have, a plugin pod, so a node that goes away leaves no problem
+//! behind. Other nodes may publish anything.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,27 +16,27 @@ use crate::{
     slices::pool::{Pool, PoolState},
 };
 
-/// How many problems the status lists at most.
+/// Maximum number of problems in the status.
 const SHOWN: usize = 10;
 
-/// Since when each unhealthy node is unhealthy; the next judgement continues from it.
+/// When each unhealthy node became unhealthy. The next judgement continues from it.
 pub type Unwell = BTreeMap<String, Timestamp>;
 
-/// What is known from the last judgement.
+/// What the last judgement found.
 #[derive(Clone, Copy, Debug)]
 pub struct Before<'a> {
-    /// Nodes that were unhealthy; none when this is the first judgement of this process.
+    /// Nodes that were unhealthy; `None` before this process's first judgement.
     pub unwell: Option<&'a Unwell>,
-    /// Problems in the object's status, which outlive the process.
+    /// Problems in the object's status, which survives a restart of the process.
     pub problems: &'a [Problem],
 }
 
-/// Nodes that should have a plugin pod and have none.
+/// Nodes that should have a plugin pod but do not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Podless<'a> {
     /// Their names.
     pub nodes: &'a [&'a str],
-    /// Why no pod can be created, where the API server says so.
+    /// Why no pod can be created, if the API server says so.
     pub why: Option<&'a str>,
 }
 
@@ -49,24 +49,24 @@ pub struct SliceHealth {
     pub unhealthy: usize,
     /// Unhealthy nodes that are still within the deadline.
     pub pending: usize,
-    /// When the next of them will be past it.
+    /// When the next of them passes the deadline.
     pub next_deadline: Option<Timestamp>,
-    /// The first problems by node name, and how many more.
+    /// The first problems by node name, and how many more there are.
     pub problems: Problems,
-    /// Since when each unhealthy node is unhealthy.
+    /// When each unhealthy node became unhealthy.
     pub unwell: Unwell,
 }
 
-/// What is judged.
+/// The input of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// The plugin's pods.
     pub pods: &'a [&'a PluginPod],
-    /// Nodes that should have one and have none.
+    /// Nodes that should have a pod but do not.
     pub podless: Podless<'a>,
     /// Every node, by name.
     pub nodes: &'a BTreeMap<&'a str, &'a NodeFacts>,
-    /// The driver's pools, of every node.
+    /// The driver's pools, on every node.
     pub pools: &'a [&'a Pool<'a>],
     /// The kind of device.
     pub kind: &'a dyn Kind,
@@ -76,7 +76,7 @@ pub struct Seen<'a> {
 pub fn judge(seen: &Seen<'_>, before: Before<'_>, deadline: Duration, now: Timestamp) -> SliceHealth {
     let Seen { pods, podless, nodes, pools, .. } = *seen;
 
-    // What each node that counts has. A node without a pod may be one that should have one.
+    // The pods and pools of each relevant node, including nodes that should have a pod but do not.
     let mut by_node: BTreeMap<&str, Vec<&PluginPod>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| nodes.contains_key(pod.node.as_str())) {
         by_node.entry(&pod.node).or_default().push(pod);
@@ -99,13 +99,13 @@ pub fn judge(seen: &Seen<'_>, before: Before<'_>, deadline: Duration, now: Times
         health.publishing += usize::from(pools.iter().any(|pool| pool.is_complete()));
         let Some((reason, message)) = complaint(seen, node, &pods, &pools) else { continue };
 
-        // Since when: a restart of the controller must not give a node more time.
+        // When each problem began: a restart of the controller must not give a node more time.
         let known = before.problems.iter().find(|problem| problem.node == node);
         let since = match (before.unwell, known) {
             (Some(unwell), _) if unwell.contains_key(node) => unwell.get(node).copied().unwrap_or(now),
             (_, Some(problem)) => problem.since.0,
             (Some(_), None) => now,
-            // A new process has seen nothing yet: the pod's age is the best estimate.
+            // A new process has no history, so the pod's age is the best estimate.
             (None, None) => pods.iter().map(|pod| pod.created).min().unwrap_or(now),
         };
         health.unwell.insert(node.to_owned(), since);
@@ -172,13 +172,13 @@ fn complaint(seen: &Seen<'_>, node: &str, pods: &[&PluginPod], pools: &[&Pool<'_
         return Some((Reason::PodNotCreated, format!("Kubernetes has not created a plugin pod for the node: {why}")));
     }
 
-    // A broken pool matters even where the plugin is ready.
+    // A broken pool is a problem even if the plugin is ready.
     for pool in pools {
         match &pool.state {
             PoolState::Complete => {}
             PoolState::Invalid { reason } => {
                 let message =
-                    format!("pool {} contradicts itself, so nothing is allocated from it: {reason}", pool.id.pool);
+                    format!("pool {} is inconsistent, so nothing is allocated from it: {reason}", pool.id.pool);
                 return Some((Reason::PoolInvalid, message));
             }
             PoolState::Incomplete { have, want } => {
@@ -191,7 +191,7 @@ fn complaint(seen: &Seen<'_>, node: &str, pods: &[&PluginPod], pools: &[&Pool<'_
         }
     }
 
-    // A ready plugin, of any version, must have published devices.
+    // A ready plugin of any version must have published devices.
     let ready = pods.iter().any(|pod| pod.ready);
     if ready && pools.iter().any(|pool| pool.devices().next().is_some()) {
         return None;
@@ -205,7 +205,7 @@ fn complaint(seen: &Seen<'_>, node: &str, pods: &[&PluginPod], pools: &[&Pool<'_
         return Some((Reason::NotPublished, message));
     }
 
-    // No plugin is ready: a pod that says why comes before one that does not.
+    // No plugin is ready. Prefer a pod that says why.
     let troubled = pods.iter().filter(|pod| !pod.terminating).find_map(|pod| Some((pod, pod.trouble.as_ref()?)));
     let Some((pod, trouble)) = troubled else {
         let newest = pods.iter().max_by_key(|pod| (!pod.terminating, pod.created))?;

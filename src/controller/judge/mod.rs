@@ -1,4 +1,4 @@
-//! The state of a config's plugin and devices. Pure.
+//! Judges the state of a config's plugin and devices. Pure.
 
 pub mod health;
 pub mod rollout;
@@ -40,7 +40,7 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    /// When the next node or pod will have taken too long.
+    /// When the next node or pod passes its deadline.
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
         self.health.next_deadline.into_iter().chain(self.rollout.next_deadline).min()
     }
@@ -53,25 +53,25 @@ pub(super) fn daemon_set<'a>(config: &Config, children: &'a [Live]) -> Option<&'
     children.iter().find(is_it)
 }
 
-/// What is remembered between two judgements of one config; lost with the process.
+/// What is remembered between judgements of one config; lost when the process ends.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// Since when each unhealthy node is unhealthy; none before the first judgement.
+    /// When each unhealthy node became unhealthy; `None` before the first judgement.
     unwell: Option<Unwell>,
-    /// The classes' matchers by their specs' hashes: they remember their answers.
+    /// The classes' matchers, which cache their answers, by the hash of the class spec.
     matchers: HashMap<u64, Arc<Matcher>>,
 }
 
-/// What is judged.
+/// The input of a judgement.
 #[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
-    /// The children as they are live.
+    /// The live children.
     pub(super) children: &'a [Live],
     /// Every claim.
     pub(super) claims: &'a [ClaimFacts],
-    /// The config's part of the cluster.
+    /// The config's view of the cluster.
     pub(super) view: &'a View<'a>,
-    /// What the API server said to an attempt to create a pod.
+    /// Why the API server rejected an attempt to create a pod.
     pub(super) refusal: Option<&'a str>,
 }
 
@@ -81,12 +81,13 @@ pub(super) fn judge(config: &Config, seen: Seen<'_>, memory: &mut Memory, now: T
     let pools = view.pools();
     let pools: Vec<_> = pools.iter().filter(|pool| is_served(pool, view)).collect();
 
-    // The DaemonSet only counts the nodes that lack a pod. Which they are is a guess: those without taints first.
+    // The DaemonSet only counts the nodes that lack a pod. Guess which ones they are, starting with those without
+    // taints.
     let daemon_set = DaemonSet::of(daemon_set(config, children));
     let missing = daemon_set.missing(&view.pods);
     let podless = Podless { nodes: &view.bare[..missing.min(view.bare.len())], why: refusal };
 
-    // Health, which continues from the last judgement, or after a restart from the status.
+    // Health continues from the last judgement or, after a restart, from the status.
     let problems = config.status.as_ref().and_then(|status| status.problems.as_ref()).map(|problems| &problems.first);
     let before = Before { unwell: memory.unwell.as_ref(), problems: problems.map(Vec::as_slice).unwrap_or_default() };
     let deadline = config.publish_deadline;
@@ -95,7 +96,7 @@ pub(super) fn judge(config: &Config, seen: Seen<'_>, memory: &mut Memory, now: T
     let health = health::judge(&seen, before, deadline, now);
     memory.unwell = Some(health.unwell.clone());
 
-    // The rollout. Health knows since when a node has no pod.
+    // The rollout. Health knows how long a node has been without a pod.
     let patience = Patience {
         deadline: SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX),
         podless: podless.nodes.iter().filter_map(|node| Some((*node, *health.unwell.get(*node)?))).collect(),
@@ -109,14 +110,14 @@ pub(super) fn judge(config: &Config, seen: Seen<'_>, memory: &mut Memory, now: T
     let mut usage = count(config, &pools, claims, &matchers);
     explain_empty_classes(config, &pools, &mut usage);
 
-    // A full node matters where its plugin pins claims, and takes something from containers without one.
+    // A full node matters only if its plugin pins claims, which takes CPUs away from containers without one.
     let is_pinned = |node: &String| view.pods.iter().any(|pod| pod.node == *node);
     usage.full.retain(|node| config.kind.when_all_held().is_some() && is_pinned(node));
 
     Judged { rollout, health, usage }
 }
 
-/// Counts with the classes as they are in the cluster.
+/// Counts devices, with the classes as they are in the cluster.
 fn count(
     config: &Config,
     pools: &[&Pool<'_>],
@@ -140,8 +141,8 @@ fn count(
     })
 }
 
-/// Says of each class without devices which part of its policy leaves none. Before any device is published there is nothing
-/// to say.
+/// Explains for each class without devices which part of its policy rules them all out. Before any device is published
+/// there is nothing to explain.
 fn explain_empty_classes(config: &Config, pools: &[&Pool<'_>], usage: &mut Usage) {
     let devices: Vec<_> = pools.iter().filter(|pool| pool.is_complete()).flat_map(|pool| pool.devices()).collect();
     for (class, policy) in usage.classes.iter_mut().zip(&config.device_classes) {
@@ -152,13 +153,13 @@ fn explain_empty_classes(config: &Config, pools: &[&Pool<'_>], usage: &mut Usage
     }
 }
 
-/// Whether a pool counts for the config. Where it gives way to an older one, its own plugin must run on the node.
+/// Whether a pool counts for the config. If the config gives way to an older one, its own plugin must run on the node.
 fn is_served(pool: &Pool<'_>, view: &View<'_>) -> bool {
     view.overlap.is_none() || view.pods.iter().any(|pod| pool.node() == Some(&pod.node))
 }
 
-/// A matcher for each class in the cluster, kept while the class stays the same: it remembers its answers. The wanted class
-/// is not used, as the API server may reject it, for example because it takes too long to evaluate.
+/// A matcher for each class in the cluster. It caches answers, so it is kept while the class stays the same. The wanted
+/// class is not used, because the API server may reject it, for example because it is too costly to evaluate.
 fn matchers(
     config: &Config,
     children: &[Live],
@@ -210,7 +211,7 @@ mod tests {
         };
         let snapshot = Snapshot { slices: vec![Arc::new(mk_slice("n", 1, 1, &["d"]))], ..Snapshot::default() };
         let mut there = live(&classes("true"));
-        // The API server rejected a's new form, so the old one is still there. It never accepted b.
+        // The API server rejected the new version of a, so the old one is still there. It never accepted b.
         there.retain(|live| live.key.name != "b");
         let wanted = classes("false");
         let view = View::new(&wanted, &snapshot);
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_whose_cpus_are_all_claimed_is_known_where_nothing_is_reserved() {
+    fn a_node_whose_cpus_are_all_claimed_is_reported_if_none_are_reserved() {
         let claims = ["n", "sim"].map(|node| ClaimFacts {
             namespace: "ns".into(),
             name: "c".into(),
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_an_older_config_serves_are_counted_there_alone() {
+    fn devices_that_an_older_config_serves_are_counted_only_there() {
         let (old, young) = (mk_config("a", &json!({})), mk_config("b", &json!({})));
         let snapshot = Snapshot {
             configs: vec![Arc::new(old.clone()), Arc::new(young.clone())],
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_stays_the_same_keeps_its_matcher_and_thus_its_answers() {
+    fn an_unchanged_class_keeps_its_matcher_and_its_cached_answers() {
         let class = |name: &str, cores: i64| json!({"name": name, "matchAttributes": [{"key": "cores", "operator": "Gte", "value": cores}]});
         let config = mk_config("cpu", &json!({"deviceClasses": [class("a", 4), class("b", 8)]}));
         let snapshot = Snapshot { slices: vec![Arc::new(mk_slice("n", 1, 1, &["d"]))], ..Snapshot::default() };

@@ -1,4 +1,4 @@
-//! How far the DaemonSet's rollout is, and what halts it. Pure.
+//! The progress of the DaemonSet's rollout, and what halts it. Pure.
 
 use std::{
     cmp::Reverse,
@@ -16,34 +16,34 @@ use crate::{
     shorten::more_like_it,
 };
 
-/// How the plugin's rollout stands.
+/// The state of the plugin's rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollout {
     /// Nodes that should run the plugin.
     pub desired: i32,
     /// Nodes with a ready plugin, of any version.
     pub ready: i32,
-    /// Nodes that should run it and have no pod of it.
+    /// Nodes that should run the plugin but have no pod of it.
     pub missing: usize,
-    /// How far the wanted version is.
+    /// The progress of the wanted version.
     pub progress: Progress,
-    /// When the next pod will have been unready for too long.
+    /// When the next pod passes its deadline for becoming ready.
     pub next_deadline: Option<Timestamp>,
 }
 
-/// How far the wanted version is.
+/// The progress of the wanted version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Kubernetes has not acted on the DaemonSet as it was applied last.
+    /// Kubernetes has not acted on the last applied DaemonSet yet.
     Unobserved,
     /// Pods are being replaced or started.
     Underway(String),
-    /// No pod has another version than the wanted one, and some nodes do not run theirs yet: they joined, or their pod
-    /// restarts.
+    /// All pods have the wanted version, but some nodes do not run theirs yet: they have just joined, or their pod is
+    /// restarting.
     Joining(String),
-    /// A pod does not start, or does not become ready in time; the rollout waits, and old pods keep serving.
+    /// A pod does not start, or does not become ready in time. The rollout waits, and old pods keep serving.
     Halted {
-        /// Whether only a person can fix it, because the image name is not a valid reference.
+        /// Whether someone has to fix it, because the image name is not a valid reference.
         needs_person: bool,
         /// Which pod, where, and why.
         message: String,
@@ -52,7 +52,7 @@ pub enum Progress {
     Done,
 }
 
-/// The plugin's DaemonSet, as Kubernetes reports on it.
+/// The status of the plugin's DaemonSet, as Kubernetes reports it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DaemonSet {
     generation: Option<i64>,
@@ -60,7 +60,7 @@ pub struct DaemonSet {
 }
 
 impl DaemonSet {
-    /// The live object; one that does not exist has no node to run on, and is not observed.
+    /// Reads a live object. If it does not exist, it counts as unobserved and without nodes.
     pub fn of(live: Option<&Live>) -> Self {
         let Some(live) = live else { return Self::default() };
         let status = live.object.get("status").and_then(|status| DaemonSetStatus::deserialize(status).ok());
@@ -70,13 +70,13 @@ impl DaemonSet {
         }
     }
 
-    /// How many nodes should run the plugin and have no pod of it.
+    /// How many nodes should run the plugin but have no pod of it.
     pub fn missing(&self, pods: &[&PluginPod]) -> usize {
         let served: BTreeSet<_> = pods.iter().map(|pod| &pod.node).collect();
         usize::try_from(self.status.desired_number_scheduled).unwrap_or(0).saturating_sub(served.len())
     }
 
-    /// Whether the counts are about what was applied last.
+    /// Whether the counts refer to what was last applied.
     fn is_observed(&self) -> bool {
         self.status.observed_generation.is_some_and(|observed| observed > 0 && self.generation == Some(observed))
     }
@@ -90,27 +90,27 @@ impl DaemonSet {
     }
 }
 
-/// What is judged.
+/// The input of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// The DaemonSet.
     pub daemon_set: &'a DaemonSet,
-    /// How many nodes should run the plugin and have no pod of it.
+    /// How many nodes should run the plugin but have no pod of it.
     pub missing: usize,
     /// The plugin's pods.
     pub pods: &'a [&'a PluginPod],
     /// Every node, by name.
     pub nodes: &'a BTreeMap<&'a str, &'a NodeFacts>,
-    /// What the API server said to an attempt to create a pod.
+    /// Why the API server rejected an attempt to create a pod.
     pub refusal: Option<&'a str>,
 }
 
 /// How long a pod may take.
 #[derive(Clone, Debug)]
 pub struct Patience<'a> {
-    /// From when it was started until it is ready, and from when it was missing until it is created.
+    /// Maximum time to become ready after starting, and to be created once missing.
     pub deadline: SignedDuration,
-    /// Nodes that should have a pod and have none, and since when.
+    /// Nodes that should have a pod but do not, and since when.
     pub podless: Vec<(&'a str, Timestamp)>,
     /// Now.
     pub now: Timestamp,
@@ -122,21 +122,21 @@ impl Patience<'_> {
     }
 }
 
-/// Judges the live DaemonSet and its pods. Nodes that are down do not hold up a rollout: waiting for them could take for
-/// ever.
+/// Judges the live DaemonSet and its pods. Nodes that are down do not hold up a rollout: waiting for them could take
+/// forever.
 pub fn judge(seen: &Seen<'_>, patience: &Patience<'_>) -> Rollout {
     let Seen { daemon_set, missing, pods, nodes, refusal } = *seen;
     let desired = daemon_set.status.desired_number_scheduled;
     let (updated, available) = (daemon_set.updated(), daemon_set.available());
     let ready: BTreeSet<_> = pods.iter().filter(|pod| pod.ready && !pod.terminating).map(|pod| &pod.node).collect();
 
-    // Nodes that are down are taken out of what is wanted.
+    // Do not wait for nodes that are down.
     let on_nodes = pods.iter().map(|pod| pod.node.as_str());
     let down: BTreeSet<_> = on_nodes.filter(|node| nodes.get(node).is_some_and(|node| !node.ready)).collect();
     let wanted = desired.saturating_sub(count(down.len()));
     let is_behind = is_behind(pods, &down, updated);
 
-    // From the certain to the provisional: done, or halted for a reason that is known, or in progress.
+    // From most to least certain: done, halted for a known reason, or in progress.
     let mut next_deadline = None;
     let progress = if !daemon_set.is_observed() {
         Progress::Unobserved
@@ -153,15 +153,15 @@ pub fn judge(seen: &Seen<'_>, patience: &Patience<'_>) -> Rollout {
         if is_behind || updated < count(serving) {
             Progress::Underway(format!("{updated} of {desired} nodes have the new version, {available} are available"))
         } else {
-            Progress::Joining(format!("{available} of {desired} nodes run the plugin, the others are starting it"))
+            Progress::Joining(format!("{available} of {desired} nodes run the plugin; the others are starting it"))
         }
     };
     Rollout { desired, ready: count(ready.len()), missing, progress, next_deadline }
 }
 
-/// Whether a node that is up runs another version than the wanted one. `updated`, a number, includes nodes that are down.
-/// Kubernetes does not say which version is wanted. It is the one whose number of nodes is closest to `updated`, of two such
-/// the newer.
+/// Whether a node that is up runs a version other than the wanted one. `updated` includes nodes that are down.
+/// Kubernetes does not say which version is wanted, so assume the one whose node count is closest to `updated`, and of
+/// two such versions the newer.
 fn is_behind(pods: &[&PluginPod], down: &BTreeSet<&str>, updated: i32) -> bool {
     let mut versions: BTreeMap<&str, (BTreeSet<&str>, Timestamp)> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod.terminating) {
@@ -178,13 +178,14 @@ fn is_behind(pods: &[&PluginPod], down: &BTreeSet<&str>, updated: i32) -> bool {
     serving.any(|node| !down.contains(node) && !updated.contains(node))
 }
 
-/// The pods that are waited for, and since when they are not ready.
+/// The pods that the rollout waits for, and when they became unready.
 fn unready<'a>(pods: &'a [&PluginPod], down: &'a BTreeSet<&str>) -> impl Iterator<Item = (&'a PluginPod, Timestamp)> {
     let waited_for = |pod: &&&PluginPod| !pod.terminating && !down.contains(pod.node.as_str());
     pods.iter().filter(waited_for).filter_map(|pod| Some((*pod, pod.unready?.since)))
 }
 
-/// The first pod, by node, that was not ready in time, or else the first node for which none was created in time.
+/// The first pod, by node, that did not become ready in time, or else the first node for which no pod was created in
+/// time.
 fn late(pods: &[&PluginPod], down: &BTreeSet<&str>, patience: &Patience<'_>) -> Option<Progress> {
     let is_late = |since: Timestamp| patience.due(since) <= patience.now;
     let mut late: Vec<_> = unready(pods, down).filter(|(_, since)| is_late(*since)).map(|(pod, _)| pod).collect();
@@ -205,7 +206,7 @@ fn late(pods: &[&PluginPod], down: &BTreeSet<&str>, patience: &Patience<'_>) -> 
     Some(Progress::Halted { needs_person: false, message })
 }
 
-/// The first pod, by node, that says why it does not start.
+/// The first pod, by node, that reports why it does not start.
 fn stuck(pods: &[&PluginPod], down: &BTreeSet<&str>) -> Option<Progress> {
     let mut troubled: Vec<_> = pods
         .iter()

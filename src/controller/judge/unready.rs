@@ -2,12 +2,12 @@
 
 use crate::controller::observe::PluginPod;
 
-/// Which pod, and where to look. The reference of the node plugin says of each part of `/readyz` what it needs.
+/// Names the pod and where to look. The node plugin reference explains what each part of `/readyz` needs.
 pub fn message(pod: &PluginPod) -> String {
     let name = &pod.name;
     if pod.unready.is_some_and(|unready| unready.runs) {
         format!(
-            "pod {name} is running but not ready: its log, and /readyz on its port 8081, name the part that fails (see Readiness in the node plugin reference)"
+            "pod {name} is running but not ready: see its log or /readyz on port 8081 (Readiness in the node plugin reference explains each part)"
         )
     } else {
         format!("pod {name} has not started its container: see `kubectl describe pod {name}`")

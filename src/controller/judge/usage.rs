@@ -1,4 +1,4 @@
-//! How many devices there are, which classes they are in, and which of them claims hold. Pure.
+//! Counts devices, by class, and how many of them claims hold. Pure.
 
 use std::collections::BTreeSet;
 
@@ -16,15 +16,15 @@ use crate::{
 /// Counts for one config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Over all its devices.
+    /// All its devices.
     pub devices: DeviceCounts,
-    /// For each class, in the order of the policy.
+    /// Each class, in the order of the spec.
     pub classes: Vec<ClassStatus>,
     /// Nodes on which claims hold every device.
     pub full: Vec<String>,
 }
 
-/// Why it is not known whether a device is in a class.
+/// Why it is unknown whether a device is in a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncounted {
     /// The reason.
@@ -41,13 +41,13 @@ pub fn count(
     classes: &[&str],
     mut is_in: impl FnMut(&str, &Device) -> Result<bool, Uncounted>,
 ) -> Usage {
-    // Nothing is allocated from an incomplete pool, so that its devices do not count.
+    // Nothing is allocated from an incomplete pool, so its devices do not count.
     let pools: Vec<_> = pools.iter().filter(|pool| pool.is_complete()).collect();
     let held = claims.iter().flat_map(|claim| &claim.devices).filter(|held| held.driver == driver);
     let taken = taken(held.map(|held| (PoolId { driver, pool: &held.pool }, held.device.as_str(), held.hold)));
     let is_taken = |pool: &Pool<'_>, device: &Device| taken.contains(&(pool.id, device.name.as_str()));
 
-    // All devices, and the nodes on which none is left.
+    // All devices, and the nodes that have none left.
     let mut usage = Usage::default();
     for pool in &pools {
         let before = usage.devices.clone();
@@ -62,7 +62,7 @@ pub fn count(
         }
     }
 
-    // The devices of each class. One that cannot be evaluated for a device is counted as far as it can be.
+    // The devices of each class. If a class cannot be evaluated for a device, the others are still counted.
     for &class in classes {
         let mut counted = ClassStatus { name: class.into(), ..ClassStatus::default() };
         let mut nodes = BTreeSet::new();
@@ -100,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_counted_with_those_that_claims_hold_and_by_class() {
+    fn devices_are_counted_in_total_by_claim_and_by_class() {
         let mut slices =
             vec![mk_slice("a", 1, 1, &["c0", "c1"]), mk_slice("b", 1, 1, &["c0"]), mk_slice("c", 1, 2, &["c0"])];
         slices.extend([mk_slice("d", 1, 1, &["c0"]), mk_slice("e", 1, 1, &[])]);
         let taint = |effect: &str| serde_json::from_value(serde_json::json!([{"key": "k", "effect": effect}])).unwrap();
         slices[1].spec.devices.as_mut().unwrap()[0].taints = taint("NoSchedule");
-        // A taint with the effect None is a note that keeps no claim away.
+        // A taint with the effect None is only informational.
         slices[0].spec.devices.as_mut().unwrap()[0].taints = taint("None");
         let claims =
             [("a", "c1", Hold::Whole), ("b", "c0", Hold::Admin), ("gone", "c0", Hold::Whole), ("d", "c0", Hold::Whole)]

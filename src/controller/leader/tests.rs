@@ -1,4 +1,4 @@
-//! Elections against a scripted API server, and resignations against one in memory.
+//! Elections against a scripted API server, and resignations against an in-memory one.
 
 use http::{Request, Response};
 use kube::client::Body;
@@ -32,7 +32,8 @@ fn node(ready: &str) -> Value {
     json!({"metadata": {"name": "n"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}})
 }
 
-/// Seeks leadership as pod `new` against a server that answers so, in order; the requests, and whether it came to lead.
+/// Runs for leader as pod `new` against a server that gives these responses in order. Returns the requests, and whether
+/// it won.
 async fn elected(answers: Vec<(u16, Value)>) -> (Vec<String>, bool) {
     let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
     let client = Client::new(service, "ns");
@@ -49,7 +50,7 @@ async fn elected(answers: Vec<(u16, Value)>) -> (Vec<String>, bool) {
     });
     let led = {
         let candidate = Candidate::new(&client, "ns", "new").await.unwrap();
-        // What is left unanswered at the end of the script is a candidate that waits.
+        // At the end of the script, a candidate without a response is waiting.
         tokio::time::timeout(Duration::from_millis(300), candidate.lead(|| {})).await.is_ok_and(|led| led.is_ok())
     };
     drop(client);
@@ -94,10 +95,10 @@ async fn the_lease_of_a_leader_that_has_ended_is_deleted() {
 #[tokio::test]
 async fn a_lease_without_a_holder_is_deleted() {
     for holder in [json!(""), json!(null)] {
-        let mut nobodys = lease("old", "old-uid");
-        nobodys["spec"]["holderIdentity"] = holder;
+        let mut unheld = lease("old", "old-uid");
+        unheld["spec"]["holderIdentity"] = holder;
         let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Success"});
-        let answers = vec![own(), (409, failure(409)), (200, nobodys), (200, gone), (201, lease("new", "me"))];
+        let answers = vec![own(), (409, failure(409)), (200, unheld), (200, gone), (201, lease("new", "me"))];
         let (seen, led) = elected(answers).await;
         assert!(led && seen.contains(&"DELETE dra-operator".to_owned()), "{seen:?}");
     }
@@ -107,9 +108,9 @@ async fn a_lease_without_a_holder_is_deleted() {
 async fn a_leader_that_lives_keeps_its_lease() {
     let alive = [
         vec![(200, pod("old-uid", "Running", false))],
-        // Being deleted, and still writing perhaps: its node reports.
+        // Being deleted, but its node reports, so it may still be writing.
         vec![(200, pod("old-uid", "Running", true)), (200, node("True"))],
-        // It cannot be told.
+        // Unknown.
         vec![(500, failure(500))],
     ];
     for looks in alive {
@@ -132,7 +133,7 @@ async fn candidate(lease: Value) -> (FakeApi, Candidate) {
 }
 
 #[tokio::test]
-async fn an_instance_that_resigns_deletes_its_own_lease_and_no_others() {
+async fn an_instance_that_resigns_deletes_only_its_own_lease() {
     let (api, ours) = candidate(lease("new", "me")).await;
     ours.resign().await;
     assert_eq!(api.get(LEASES), None);

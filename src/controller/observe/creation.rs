@@ -1,17 +1,18 @@
-//! Why a DaemonSet's pods cannot be created, as the DaemonSet controller reports it. IO: reads Events.
+//! Finds out why a DaemonSet's pods cannot be created, from the DaemonSet controller's Events. IO: reads Events.
 //!
-//! A pod that admission rejects (pod security, a quota, a missing PriorityClass) does not exist: Kubernetes only writes an
-//! Event about the DaemonSet.
+//! A pod that admission rejects (pod security, a quota, a missing PriorityClass) never exists: Kubernetes only writes
+//! an Event about the DaemonSet.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Event;
 use kube::{Api, Client, api::ListParams};
 
-/// The DaemonSet controller waits at most 1000 s between attempts (client-go's default rate limiter): an older Event is out of
-/// date.
+/// The DaemonSet controller waits at most 1000 s between attempts (client-go's default rate limiter), so an older Event
+/// is outdated.
 const RECENT: SignedDuration = SignedDuration::from_mins(20);
 
-/// Why the API server rejected the last attempt to create a pod of the DaemonSet with this id; none without a recent one.
+/// Why the API server rejected the last attempt to create a pod of the DaemonSet with this UID; `None` if there was no
+/// recent rejection.
 pub async fn refusal(
     client: &Client,
     namespace: &str,
@@ -35,7 +36,7 @@ fn seen(event: &Event) -> Timestamp {
     series.max(single).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Without the pod's name, which differs in every attempt.
+/// Removes the pod's name, which differs in every attempt.
 fn without_pod(message: &str) -> &str {
     let said = message.strip_prefix("Error creating: ").unwrap_or(message);
     match said.split_once("\" is forbidden: ") {

@@ -1,5 +1,5 @@
-//! What is kept of a pod, a node and a claim: only what decisions need, so that other changes wake nothing and a large
-//! cluster fits into little memory. Pure.
+//! The parts of pods, nodes and claims that decisions need. Nothing else is kept, so that other changes do not wake the
+//! controller and a large cluster fits in little memory. Pure.
 
 use std::collections::BTreeMap;
 
@@ -25,28 +25,28 @@ pub struct PluginPod {
     pub name: String,
     /// Its unique id.
     pub uid: String,
-    /// The `DraDriverConfig` it is for; empty for a pod that only looks like it.
+    /// The `DraDriverConfig` it belongs to; empty for a pod that only has its labels.
     pub config: String,
-    /// The node it is bound to, or created for while it is not scheduled.
+    /// The node that it is bound to or, before scheduling, was created for.
     pub node: String,
-    /// Which version of the pod template it was created from.
+    /// The version of the pod template that it was created from.
     pub revision: String,
     /// When it was created.
     pub created: Timestamp,
     /// Whether its readiness probe passes.
     pub ready: bool,
-    /// Since when it is not ready; none where it is.
+    /// Since when it has been unready; `None` if it is ready.
     pub unready: Option<Unready>,
     /// Whether it is being deleted.
     pub terminating: bool,
-    /// What keeps its container from running; none while it runs or nothing is known.
+    /// What keeps its container from running; `None` if it runs or the cause is unknown.
     pub trouble: Option<Trouble>,
 }
 
 /// A pod that is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unready {
-    /// Since when: since its container runs, where it does.
+    /// Since when. If its container runs, since the container started.
     pub since: Timestamp,
     /// Whether its container runs.
     pub runs: bool,
@@ -55,18 +55,18 @@ pub struct Unready {
 /// What keeps a plugin's container from running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// What kind.
+    /// The kind of trouble.
     pub kind: TroubleKind,
-    /// What the kubelet or the scheduler says, with the image or the exit code.
+    /// The message from the kubelet or the scheduler, with the image or the exit code.
     pub message: String,
 }
 
-/// Kinds of trouble that a pod's status reports.
+/// The kinds of trouble that a pod's status reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TroubleKind {
     /// The image cannot be pulled.
     ImagePull,
-    /// The image name is not a valid reference, which only a person can fix.
+    /// The image name is not a valid reference, which someone has to fix.
     ImageName,
     /// The container keeps crashing.
     Crash,
@@ -83,26 +83,26 @@ pub struct NodeFacts {
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether its kubelet reports it as ready.
+    /// Whether the kubelet reports it as ready.
     pub ready: bool,
-    /// Whether it has a taint that keeps off pods without a toleration.
+    /// Whether it has a taint that keeps away pods without a toleration.
     pub tainted: bool,
 }
 
-/// A claim, and what it holds.
+/// A claim and the devices that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimFacts {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The node its devices are of, where they are of one.
+    /// The node of its devices, if they are all on one node.
     pub node: Option<String>,
-    /// The devices allocated to it, of any driver.
+    /// The devices allocated to it, from any driver.
     pub devices: Vec<Held>,
 }
 
-/// One device a claim holds.
+/// One device that a claim holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The driver.
@@ -111,12 +111,12 @@ pub struct Held {
     pub pool: String,
     /// The device.
     pub device: String,
-    /// How: others may still get a device that is held by admin access or in part.
+    /// How the device is held: with admin access or a share, other claims may still get it.
     pub hold: Hold,
 }
 
 impl PluginPod {
-    /// Keeps what matters of a pod.
+    /// Extracts the relevant parts of a pod.
     pub fn of(pod: &Pod) -> Self {
         let label = |key: &str| pod.labels().get(key).cloned().unwrap_or_default();
         let status = pod.status.as_ref();
@@ -142,7 +142,7 @@ impl PluginPod {
     }
 }
 
-/// Whether the config's own DaemonSet created it: another object may have copied its labels.
+/// Whether the config's own DaemonSet created it. Another object may have copied its labels.
 fn is_made_for(pod: &Pod, config: &str) -> bool {
     let name = plugin_name_of(config);
     let is_it =
@@ -154,7 +154,7 @@ fn running_since(container: &ContainerStatus) -> Option<Timestamp> {
     Some(container.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
 }
 
-/// Before it is bound, a DaemonSet's pod names its node in its affinity.
+/// Before it is bound, a DaemonSet pod names its node in its affinity.
 fn node_of(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     if spec.node_name.is_some() {
@@ -164,7 +164,7 @@ fn node_of(pod: &Pod) -> Option<String> {
     named_node(affinity.required_during_scheduling_ignored_during_execution.as_ref()?)
 }
 
-/// The node that a selector asks for by name.
+/// The node that a selector requests by name.
 fn named_node(selector: &NodeSelector) -> Option<String> {
     selector
         .node_selector_terms
@@ -191,7 +191,7 @@ fn trouble(pod: &Pod) -> Option<Trouble> {
 fn container_trouble(container: &ContainerStatus) -> Option<Trouble> {
     let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
     let reason = waiting.and_then(|waiting| waiting.reason.as_deref()).unwrap_or_default();
-    // The kubelet alternates between ErrImagePull and ImagePullBackOff: both get the same message.
+    // The kubelet alternates between ErrImagePull and ImagePullBackOff, so both get the same message.
     let said = waiting.and_then(|waiting| waiting.message.as_deref()).unwrap_or_default();
     let image = &container.image;
     let (kind, message) = match reason {
@@ -215,7 +215,7 @@ fn container_trouble(container: &ContainerStatus) -> Option<Trouble> {
             }
             let why = crashed.message.as_deref().or(crashed.reason.as_deref()).unwrap_or("no reason given");
             let text = format!(
-                "its container ended with exit code {} ({why}): see `kubectl logs --previous`",
+                "its container terminated with exit code {} ({why}): see `kubectl logs --previous`",
                 crashed.exit_code
             );
             (TroubleKind::Crash, text)
@@ -224,14 +224,14 @@ fn container_trouble(container: &ContainerStatus) -> Option<Trouble> {
     Some(Trouble { kind, message })
 }
 
-/// Whether the node's kubelet reports that it is ready. Without a kubelet's report for 40 s it is not.
+/// Whether the kubelet reports the node as ready. Kubernetes marks the node not ready after 40 s without a report.
 pub fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }
 
 impl NodeFacts {
-    /// Keeps what matters of a node.
+    /// Extracts the relevant parts of a node.
     pub fn of(node: &Node) -> Self {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         Self {
@@ -244,7 +244,7 @@ impl NodeFacts {
 }
 
 impl ClaimFacts {
-    /// Keeps what matters of a claim.
+    /// Extracts the relevant parts of a claim.
     pub fn of(claim: &ResourceClaim) -> Self {
         let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
         let results = allocation.and_then(|allocation| allocation.devices.as_ref()?.results.as_ref());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_belongs_to_the_config_whose_daemon_set_created_it_whatever_its_labels_say() {
+    fn a_pod_belongs_to_the_config_whose_daemon_set_created_it_regardless_of_its_labels() {
         assert_eq!(pod(&json!({})).config, "cpu");
         for owners in [
             json!([]),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_unready_since_its_container_runs_or_since_it_was_ready_last() {
+    fn a_pod_is_unready_since_its_container_started_or_since_it_was_last_ready() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let running = container(&json!({"running": {"startedAt": "1970-01-01T00:01:00Z"}}), &json!({}));
         assert_eq!(pod(&running).unready, Some(Unready { since: at(60), runs: true }));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_a_node_reports_what_the_scheduler_says() {
+    fn a_pod_without_a_node_reports_the_schedulers_message() {
         let status = json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}]});
         assert_eq!(pod(&status).trouble, Some(Trouble { kind: TroubleKind::Scheduling, message: "no room".into() }));
     }

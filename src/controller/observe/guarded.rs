@@ -1,7 +1,7 @@
-//! Where configs come in: each is parsed here, once. Of one that cannot be parsed, as much is kept as can be known. Pure.
+//! Parses each config once, when it arrives. If it cannot be parsed, as much of it as possible is kept. Pure.
 //!
-//! The CRD rejects almost everything that is wrong, but the one in the cluster may be another release's. An object that
-//! cannot be parsed may still have a plugin on its nodes, and must be deletable.
+//! The CRD rejects almost every error, but the CRD in the cluster may be from another release. An object that cannot be
+//! parsed may still have a plugin on its nodes, and must be deletable.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -21,12 +21,13 @@ use crate::{
     drivers::kind::Kind,
 };
 
-/// A config, or what can be known of it.
+/// A config, or the readable part of it.
 #[derive(Clone, Debug)]
 pub struct Guarded {
-    /// The object. Of one that cannot be parsed: its metadata, and what says where its plugin runs and how it goes.
+    /// The object. If it cannot be parsed: its metadata, and the fields that say where its plugin runs and how it is
+    /// deleted.
     pub config: Config,
-    /// Why it cannot be parsed.
+    /// Why it cannot be parsed, if so.
     pub invalid: Option<String>,
 }
 
@@ -47,11 +48,11 @@ impl<'de> Deserialize<'de> for Guarded {
     }
 }
 
-/// What is not readable is left out: a placement that cannot be read is every node.
+/// Unreadable fields are dropped. Without a readable placement, the config selects every node.
 fn known(metadata: ObjectMeta, object: &Value) -> Config {
     let status: Option<DraDriverConfigStatus> = read(object, "/status");
     let kind = known_kind(object);
-    // The name in effect is in the status, where the spec does not say it.
+    // If the spec does not set a name, the one in use is in the status.
     let in_spec = read(object, "/spec/driverName");
     let in_status = status.as_ref().and_then(|status| status.driver_name.clone());
     let names = [in_spec, in_status, Some(kind.default_driver_name().to_owned())];
@@ -73,7 +74,7 @@ fn known(metadata: ObjectMeta, object: &Value) -> Config {
     }
 }
 
-/// Which devices the plugin of an object gives out that cannot be parsed: others must keep off its nodes.
+/// Which devices the plugin of an unparsable object serves, because other plugins must stay off its nodes.
 fn known_kind(object: &Value) -> Arc<dyn Kind> {
     let has = |kind: &str| object.pointer("/spec/driver").is_some_and(|driver| driver.get(kind).is_some());
     if has("cpu") {
@@ -82,7 +83,7 @@ fn known_kind(object: &Value) -> Arc<dyn Kind> {
     Arc::new(Unserved { devices: ["memory", "network"].into_iter().find(|kind| has(kind)) })
 }
 
-/// A kind that this release does not serve. Nothing is built for it.
+/// A kind that this release does not support. Nothing is built for it.
 #[derive(Debug)]
 struct Unserved {
     devices: Option<&'static str>,
@@ -102,7 +103,7 @@ impl Kind for Unserved {
     }
 
     fn why_no_device(&self) -> String {
-        "this release does not serve its kind of device".into()
+        "this release does not support its kind of device".into()
     }
 }
 
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_object_that_cannot_be_read_the_nodes_and_the_way_it_goes_are_known() {
+    fn an_object_that_cannot_be_parsed_keeps_its_nodes_and_deletion_policy() {
         let object = json!({
             "metadata": {"name": "a", "uid": "u", "finalizers": ["f"]},
             "spec": {
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_with_no_readable_field_is_its_metadata() {
+    fn an_object_without_readable_fields_keeps_only_its_metadata() {
         for object in [json!({"metadata": {"name": "a"}, "spec": 1, "status": 2}), json!({"metadata": {"name": "a"}})] {
             let guarded = guarded(&object);
             assert!(guarded.invalid.is_some(), "{object}");
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_can_be_read_is_whole() {
+    fn an_object_that_can_be_parsed_is_complete() {
         let object = json!({"metadata": {"name": "a"}, "spec": {"driver": {"cpu": {"reservedCPUs": "0"}}}});
         let Guarded { config, invalid } = guarded(&object);
         assert_eq!(invalid, None);
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_an_older_crd_let_through_is_invalid_and_not_taken_for_cpus() {
+    fn a_kind_that_another_crd_accepted_is_invalid_and_not_mistaken_for_cpus() {
         for (driver, devices) in [
             (json!({"memory": {}}), Some("memory")),
             (json!({"network": {}}), Some("network")),
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_schema_lets_through_and_parsing_does_not_is_invalid() {
+    fn what_the_schema_accepts_but_parsing_rejects_is_invalid() {
         for (spec, message) in [
             (json!({"driver": {"cpu": {"reservedCPUs": "all"}}}), "spec.driver.cpu.reservedCPUs is not a CPU list"),
             (json!({"driver": {"cpu": {}}, "health": {"publishDeadline": "soon"}}), "publishDeadline must be"),

@@ -1,4 +1,4 @@
-//! A child as it exists in the cluster. Pure.
+//! A child object as it exists in the cluster. Pure.
 
 use kube::{ResourceExt, core::DynamicObject};
 use serde_json::{Value, json};
@@ -9,53 +9,53 @@ use crate::controller::{
     config::Config,
 };
 
-/// A live object of a child's kind, whoever created it.
+/// A live object of a child's kind, with any owner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Live {
     /// Kind and name.
     pub key: ChildKey,
     /// Its unique id.
     pub uid: String,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// Its resource version, which only grows (KEP-5504); 0 where the API server gives none.
+    /// Its resource version, which only increases (KEP-5504); 0 if the API server sets none.
     pub version: u64,
-    /// Being deleted.
+    /// Whether it is being deleted.
     pub terminating: bool,
-    /// What its deletion waits for.
+    /// The finalizers that its deletion waits for.
     pub finalizers: Vec<String>,
-    /// The object, without what the API server alone writes.
+    /// The object, without the fields that only the API server writes.
     pub object: Value,
 }
 
-/// Whose an object is.
+/// The owner of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Made by this operator, and controlled by a `DraDriverConfig`.
+    /// Created by this operator, and controlled by a `DraDriverConfig`.
     Config {
         /// Its unique id.
         uid: String,
         /// Its name.
         name: String,
     },
-    /// Made by this operator for a config of this name, and controlled by no object: after a restore from a backup, owners
-    /// have new ids. The config may take it over.
+    /// Created by this operator for a config with this name, but without a controller: after a restore from a backup,
+    /// owners have new UIDs. The config may adopt it.
     Orphan {
         /// The config's name.
         config: String,
     },
-    /// Another owner's, by name.
+    /// Another owner, described for messages.
     Foreign(String),
 }
 
 impl Live {
-    /// Keeps what matters of an object.
+    /// Extracts the relevant parts of an object.
     pub fn of(kind: ChildKind, object: DynamicObject) -> Self {
         let owner = owner(&object);
         let DynamicObject { metadata, mut data, .. } = object;
         let key = ChildKey { kind, name: metadata.name.clone().unwrap_or_default() };
         if let Some(data) = data.as_object_mut() {
-            // The items of a list lack both.
+            // Items of a list lack both.
             let resource = kind.resource();
             data.insert("apiVersion".into(), json!(resource.api_version));
             data.insert("kind".into(), json!(resource.kind));
@@ -87,14 +87,14 @@ impl Live {
         }
     }
 
-    /// What keeps it, where it is being deleted.
+    /// Why it still exists, if it is being deleted.
     pub fn held(&self) -> Option<String> {
         let by = || self.finalizers.join(", ");
         let held = self.terminating && !self.finalizers.is_empty();
         held.then(|| format!("{} is being deleted and waits for its finalizers: {}", self.key, by()))
     }
 
-    /// Whose it is, for messages.
+    /// The owner, for messages.
     pub fn owner_name(&self) -> String {
         match &self.owner {
             Owner::Config { name, .. } | Owner::Orphan { config: name } => format!("DraDriverConfig {name}"),
@@ -106,8 +106,8 @@ impl Live {
 fn owner(object: &DynamicObject) -> Owner {
     let controller = object.owner_references().iter().find(|owner| owner.controller == Some(true));
     let labels = object.labels();
-    // A copy has the labels and the owner of what it was copied from; only the API server writes who applied an object.
-    // If managedFields were stripped, only the labels are left to trust.
+    // A copy has the labels and the owner of the original; only managedFields, which the API server writes, say who
+    // applied an object. If they were stripped, only the labels are left to trust.
     let ours = object.managed_fields().is_empty()
         || object.managed_fields().iter().any(|fields| {
             fields.manager.as_deref() == Some(FIELD_MANAGER) && fields.operation.as_deref() == Some("Apply")
@@ -124,7 +124,7 @@ fn owner(object: &DynamicObject) -> Owner {
     }
 }
 
-/// The best available name for who made an object that nothing controls.
+/// The best available name for the creator of an object without a controller.
 fn foreign(object: &DynamicObject) -> String {
     let labels = object.labels();
     let annotations = object.annotations();
@@ -159,7 +159,7 @@ mod tests {
         config
     }
 
-    /// As the API server notes what this operator applied.
+    /// managedFields as the API server writes them for an object that this operator applied.
     fn applied() -> Value {
         json!([{"manager": FIELD_MANAGER, "operation": "Apply", "apiVersion": "resource.k8s.io/v1"}])
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_ours_without_a_controller_may_be_taken_over_by_its_config_alone() {
+    fn our_own_object_without_a_controller_may_be_adopted_only_by_its_config() {
         let labels = json!({MANAGED_BY.0: MANAGED_BY.1, CONFIG_LABEL: "cpu"});
         let orphan = live(&json!({"name": "a", "labels": labels, "managedFields": applied()}));
         assert!(orphan.is_of(&config("cpu", "u9")));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_one_of_our_objects_belongs_to_whoever_created_it() {
+    fn a_copy_of_one_of_our_objects_belongs_to_its_creator() {
         let owner = json!({"apiVersion": "dra-operator.dev/v1alpha1", "kind": "DraDriverConfig", "name": "cpu", "uid": "u1", "controller": true});
         let labels = json!({MANAGED_BY.0: MANAGED_BY.1, CONFIG_LABEL: "cpu"});
         let by = json!([{"manager": "kubectl-create", "operation": "Update"}]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_object_is_attributed_to_whoever_created_it() {
+    fn a_foreign_object_is_attributed_to_its_creator() {
         for (metadata, words) in [
             (
                 json!({"name": "a", "labels": {"app.kubernetes.io/managed-by": "Helm"}, "annotations": {"meta.helm.sh/release-name": "gpu"}}),

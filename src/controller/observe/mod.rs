@@ -1,5 +1,4 @@
-//! What the controller knows about the cluster: one watch per kind, pruned to what decisions need. IO: watches, and a few
-//! look-ups.
+//! Observes the cluster: one watch per kind, pruned to what decisions need. IO: watches, and a few lookups.
 
 mod creation;
 mod facts;

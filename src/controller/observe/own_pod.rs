@@ -1,12 +1,13 @@
-//! What node plugins take over from the controller's own pod: its image, and its image pull secrets. IO: the Kubernetes API.
+//! Reads what node plugins inherit from the controller's own pod: its image and image pull secrets. IO: the Kubernetes
+//! API.
 //!
-//! However an admin sets the controller's image (a value of the chart, `images:` in a kustomization, a webhook that rewrites
-//! registries), the node plugins use the same.
+//! However an admin sets the controller's image (a chart value, `images:` in a kustomization, a webhook that rewrites
+//! registries), the node plugins use the same image.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 
-/// Name of the controller's container, where the pod has several.
+/// Name of the controller's container, in case the pod has several.
 const CONTAINER: &str = "controller";
 
 /// The controller's own pod cannot be read.
@@ -21,9 +22,9 @@ pub struct Error {
 /// How the controller's own image is pulled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnPod {
-    /// The image, as the pod's spec has it.
+    /// The image, as written in the pod spec.
     pub image: Option<String>,
-    /// Names of secrets in its namespace.
+    /// Names of image pull secrets in its namespace.
     pub image_pull_secrets: Vec<String>,
 }
 
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_that_of_the_controllers_container_beside_a_sidecar_too() {
+    fn the_image_is_that_of_the_controllers_container_even_with_a_sidecar() {
         let sidecar = json!({"name": "proxy", "image": "proxy:1"});
         let controller = json!({"name": "controller", "image": "registry.example/operator@sha256:12"});
         let image = Some("registry.example/operator@sha256:12".to_owned());

@@ -1,8 +1,8 @@
-//! What the cluster must have before anything is rolled out. IO: lists the API groups.
+//! Checks what the cluster must have before anything is rolled out. IO: lists the API groups.
 
 use kube::Client;
 
-/// What the cluster lacks, as a message; none when it has everything.
+/// What the cluster lacks, as a message; `None` if it has everything.
 pub async fn lacks(client: &Client) -> Result<Option<String>, kube::Error> {
     let groups = client.list_api_groups().await?;
     let served: Vec<_> = groups
@@ -18,12 +18,9 @@ fn judge(served: &[&str]) -> Option<String> {
     if served.contains(&"v1") {
         return None;
     }
-    let instead = match served {
-        [] => "not at all".to_owned(),
-        versions => format!("only as {}", versions.join(", ")),
-    };
+    let instead = if served.is_empty() { String::new() } else { format!(", only {}", served.join(", ")) };
     Some(format!(
-        "the API server serves resource.k8s.io/v1 (Dynamic Resource Allocation) {instead}: Kubernetes 1.34 or newer is needed, with this API not disabled by --runtime-config"
+        "the API server does not serve resource.k8s.io/v1 (Dynamic Resource Allocation){instead}: upgrade to Kubernetes 1.34 or later, and do not disable this API with --runtime-config"
     ))
 }
 
@@ -32,9 +29,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_without_the_api_is_told_what_it_needs() {
+    fn the_message_for_a_cluster_without_the_api_says_what_it_needs() {
         assert_eq!(judge(&["v1", "v1beta2"]), None);
-        assert!(judge(&[]).unwrap().contains("not at all: Kubernetes 1.34 or newer is needed"));
-        assert!(judge(&["v1beta1"]).unwrap().contains("only as v1beta1"));
+        assert!(judge(&[]).unwrap().contains("(Dynamic Resource Allocation): upgrade to Kubernetes 1.34 or later"));
+        assert!(judge(&["v1beta1"]).unwrap().contains("only v1beta1: upgrade"));
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     slices::pool,
 };
 
-/// A watch that failed; it restarts by itself, with a growing pause.
+/// A watch that failed. It restarts by itself, with a growing pause.
 #[derive(Debug, thiserror::Error)]
 #[error("watching {what} failed, retrying: {error}")]
 pub struct WatchError {
@@ -35,7 +35,7 @@ pub struct WatchError {
     error: watcher::Error,
 }
 
-/// A change that may matter to any config, or a failure to see changes.
+/// A change that may matter to any config, or a watch failure.
 pub type Changes = BoxStream<'static, Result<(), WatchError>>;
 
 /// Everything that is watched, except the configs themselves.
@@ -59,7 +59,7 @@ impl Caches {
             .into_iter()
             .map(|kind| {
                 let api = child_api(client, namespace, kind);
-                // Every DeviceClass is watched: the names are an API of their own, and others may hold one we want.
+                // All DeviceClasses are watched, because a name that we want may be taken by another owner.
                 let config = if kind == ChildKind::DeviceClass { everything() } else { ours.clone() };
                 let store = follow(kind.as_str(), api, config, &mut changes, move |o| Live::of(kind, o));
                 (kind, store)
@@ -81,7 +81,7 @@ impl Caches {
         (Self { children, slices, pods, nodes, claims }, futures::stream::select_all(changes).boxed())
     }
 
-    /// Waits until every cache has been filled once; for ever where one cannot be.
+    /// Waits until every cache has been filled once; forever if one cannot be filled.
     pub async fn filled(&self) {
         for children in self.children.values() {
             children.wait_until_ready().await.ok();
@@ -197,7 +197,7 @@ fn map<K, T>(event: Event<K>, keep: impl Fn(K) -> T) -> Event<T> {
     }
 }
 
-/// What is kept of an object, by its name.
+/// The kept part of an object, with its name.
 #[derive(Clone, Debug)]
 struct Cached<T> {
     name: String,

@@ -1,5 +1,5 @@
-//! How a config is deleted: the classes first, so that no new claims come; then, once no claim is left, the plugin; then its
-//! slices and the rest. Pure.
+//! How a config is deleted: first the classes, so that no new claims come; then the plugin, once no claims are left;
+//! then its slices and the rest. Pure.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::{
     shorten,
 };
 
-/// How many claims or pods a message names.
+/// Maximum number of claims or pods in a message.
 const NAMED: usize = 5;
 
 /// The next step of a deletion.
@@ -27,7 +27,7 @@ pub struct Step {
     pub actions: Vec<Action>,
     /// Slices to delete now, by name and unique id.
     pub slices: Vec<(String, String)>,
-    /// What the deletion waits for; none once the finalizer can go.
+    /// What the deletion waits for; `None` once the finalizer can be removed.
     pub waiting: Option<Waiting>,
 }
 
@@ -51,10 +51,11 @@ pub fn step(config: &Config, live: &[Live], view: &View<'_>) -> Step {
             .collect()
     };
 
-    // The classes: without one, no new claim gets a device.
+    // The classes. Without them, no new claim gets a device.
     let mut step = Step { actions: delete(&|kind| kind == ChildKind::DeviceClass), slices: Vec::new(), waiting: None };
 
-    // The claims: without the plugin, the kubelet could not tear their pods down. A config without a plugin need not wait.
+    // The claims. Without the plugin, the kubelet could not tear down their pods. A config without a plugin need not
+    // wait.
     let daemon_set = ours.iter().find(|live| live.key.kind == ChildKind::DaemonSet);
     if daemon_set.is_some() && config.deletion_policy == DeletionPolicy::WaitForClaims && !claims.is_empty() {
         let claims = claims.iter().map(|claim| format!("{}/{}", claim.namespace, claim.name));
@@ -65,7 +66,7 @@ pub fn step(config: &Config, live: &[Live], view: &View<'_>) -> Step {
         return step;
     }
 
-    // The plugin: while a pod of it runs, it needs its rights, and would publish deleted slices again.
+    // The plugin. While one of its pods runs, it needs its rights and would republish deleted slices.
     step.actions.extend(delete(&|kind| kind == ChildKind::DaemonSet));
     if daemon_set.is_some() || !pods.is_empty() {
         step.waiting = Some(Waiting::Children(going(daemon_set.and_then(|live| live.held()), pods, nodes)));
@@ -79,25 +80,25 @@ pub fn step(config: &Config, live: &[Live], view: &View<'_>) -> Step {
     step
 }
 
-/// Which pods of the plugin are left, and which of them a silent kubelet keeps.
+/// Which plugin pods are left, and which of them remain because their kubelet does not report.
 fn going(held: Option<String>, pods: &[&PluginPod], nodes: &BTreeMap<&str, &NodeFacts>) -> String {
     let is_up = |pod: &PluginPod| nodes.get(pod.node.as_str()).is_some_and(|node| node.ready);
     let mut words = "deleting the node plugin".to_owned();
     if !pods.is_empty() {
         let pods = pods.iter().map(|pod| format!("{} on node {}", pod.name, pod.node));
-        words = format!("{words}; these pods are left: {}", named(pods));
+        words = format!("{words}; waiting for pods {}", named(pods));
     }
     let down: Vec<_> = pods.iter().filter(|pod| !is_up(pod)).map(|pod| pod.node.clone()).collect();
     if !down.is_empty() {
         words = format!(
-            "{words}; the kubelet is silent on {}: bring the node back, delete the Node, or use `kubectl delete pod --force`",
+            "{words}; the kubelet is not reporting from {}: bring the node back, delete the Node, or use `kubectl delete pod --force`",
             named(down.into_iter())
         );
     }
     held.map_or_else(|| words.clone(), |held| format!("{words}; {held}"))
 }
 
-/// The first few, in order, and how many more.
+/// The first few names, sorted, and how many more there are.
 fn named(names: impl Iterator<Item = String>) -> String {
     let mut names: Vec<_> = names.collect();
     names.sort();
@@ -150,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn while_claims_hold_devices_only_the_classes_are_deleted_and_the_claims_are_named() {
+    fn while_claims_hold_devices_only_classes_are_deleted_and_the_claims_are_named() {
         let config = mk_config("cpu", &json!({}));
-        // No slice is there: a kubelet that restarts deletes them all.
+        // There are no slices: a restarting kubelet deletes all of them.
         let snapshot = Snapshot { claims: claims(7), ..Snapshot::default() };
         let step = stepped(&config, &ChildKind::ALL, &snapshot);
         assert_eq!(deleted(&step), [ChildKind::DeviceClass]);
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn with_force_no_claim_is_waited_for() {
+    fn with_force_the_deletion_does_not_wait_for_claims() {
         let config = mk_config("cpu", &json!({"deletionPolicy": "Force"}));
         let step = stepped(&config, &ChildKind::ALL, &Snapshot { claims: claims(1), ..Snapshot::default() });
         assert_eq!(deleted(&step), [ChildKind::DeviceClass, ChildKind::DaemonSet]);
@@ -181,7 +182,7 @@ mod tests {
         let before = stepped(&config, rest, &snapshot);
         let Some(Waiting::Children(words)) = &before.waiting else { panic!("{before:?}") };
         assert!(before.actions.is_empty() && before.slices.is_empty());
-        assert!(words.ends_with("these pods are left: cpu-node-plugin-a on node a"), "{words}");
+        assert!(words.ends_with("waiting for pods cpu-node-plugin-a on node a"), "{words}");
         snapshot.pods.clear();
         let after = stepped(&config, rest, &snapshot);
         assert_eq!((deleted(&after).len(), after.slices.len(), after.waiting), (5, 1, None));
@@ -203,7 +204,7 @@ mod tests {
             panic!()
         };
         assert!(words.contains("cpu-node-plugin-b on node b"), "{words}");
-        assert!(words.contains("is silent on b:") && words.contains("--force"), "{words}");
+        assert!(words.contains("is not reporting from b:") && words.contains("--force"), "{words}");
         assert!(
             words.contains("DaemonSet x is being deleted and waits for its finalizers: example.com/audit"),
             "{words}"
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_that_never_got_a_plugin_waits_for_no_claims() {
+    fn a_config_that_never_had_a_plugin_does_not_wait_for_claims() {
         let snapshot = Snapshot { claims: claims(1), ..Snapshot::default() };
         assert_eq!(stepped(&mk_config("cpu", &json!({})), &[], &snapshot).waiting, None);
     }

@@ -1,16 +1,17 @@
-//! Whether a live object is what was asked for. Pure.
+//! Whether a live object matches the desired one. Pure.
 //!
-//! What was asked for is a part of what is live: the API server adds defaults, and others add fields of their own. Neither
-//! is drift; a field that was asked for and is missing or different is. Lists and maps are compared as the API server merges
-//! them: element by element where they have keys, and as a whole where they have none. An addition to a whole is drift too,
-//! and so is one that changes the meaning of the object, such as a selector that switches an admission policy off.
+//! The desired object is a subset of the live one: the API server adds defaults, and others add fields of their own.
+//! Neither is drift, but a desired field that is missing or different is. Lists and maps are compared as the API server
+//! merges them: element by element if they have keys, otherwise as a whole. An addition to a list or map that is
+//! compared as a whole is drift too, and so is one that changes the meaning of the object, such as a selector that
+//! disables an admission policy.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Value};
 
 use crate::{controller::child::ChildKind, slices::quantity};
 
-/// Lists in our objects that the API server merges by a key of their elements. It replaces every other list as a whole.
+/// Lists in our objects that the API server merges by key. It replaces all other lists as a whole.
 const MERGED: [(&str, &str); 10] = [
     ("containers", "name"),
     ("env", "name"),
@@ -24,22 +25,22 @@ const MERGED: [(&str, &str); 10] = [
     ("volumes", "name"),
 ];
 
-/// Maps that the API server replaces as a whole: a foreign key in one is drift.
+/// Maps that the API server replaces as a whole, so that a foreign key is drift.
 const ATOMIC_MAPS: [&str; 2] = ["nodeSelector", "matchLabels"];
 
-/// Defaults that the API server adds to elements of lists that are otherwise ours alone.
+/// Defaults that the API server adds to elements of lists that only we write.
 const DEFAULTS: [(&str, &str); 1] = [("scope", "*")];
 
-/// The path of the first field of `desired` that `live` lacks or has differently.
+/// The path of the first field in `desired` that is missing or different in `live`.
 pub fn first_difference(desired: &Value, live: &Value) -> Option<String> {
     difference(desired, live, "", "", false)
 }
 
-/// The path of the first field that somebody added and that changes the meaning of the object. An apply does not remove it:
+/// The path of the first added field that changes the meaning of the object. An apply does not remove it, because
 /// another field manager owns it.
 pub fn first_intrusion(kind: ChildKind, desired: &Value, live: &Value) -> Option<String> {
     let decisive: &[&str] = match kind {
-        // With this set, another controller writes the rules.
+        // If this is set, another controller writes the rules.
         ChildKind::ClusterRole => &["/aggregationRule"],
         ChildKind::ValidatingAdmissionPolicy => &[
             "/spec/matchConditions",
@@ -70,7 +71,7 @@ fn difference(desired: &Value, live: &Value, key: &str, path: &str, whole: bool)
             object_difference(desired, live, path, whole || ATOMIC_MAPS.contains(&key))
         }
         (Value::Array(desired), Value::Array(live)) => list_difference(desired, live, key, path),
-        // The API server omits what is empty.
+        // The API server omits empty values.
         (empty, Value::Null) if is_empty(empty) => None,
         _ if desired == live || same_quantity(path, desired, live) => None,
         _ => differs(),
@@ -123,7 +124,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Whether two values are the same quantity under `requests` or `limits`: the API server writes `0.5` as `500m`.
+/// Whether two values under `requests` or `limits` are the same quantity: the API server writes `0.5` as `500m`.
 fn same_quantity(path: &str, desired: &Value, live: &Value) -> bool {
     let amount = |value: &Value| match value {
         Value::String(text) => Some(Quantity(text.clone())),
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_api_server_adds_is_no_drift() {
+    fn additions_by_the_api_server_are_not_drift() {
         let desired = json!({"spec": {"containers": [{"name": "a", "image": "x", "env": []}], "tolerations": [{"operator": "Exists"}]}});
         let live = json!({"spec": {
             "containers": [{"name": "a", "image": "x", "terminationMessagePath": "/dev/termination-log"}],
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_changed_is_named_by_its_path() {
+    fn a_changed_field_is_named_by_its_path() {
         let desired = json!({"spec": {"containers": [{"name": "a", "image": "x", "args": ["p", "q"]}], "nodeSelector": {"k": "v"}}});
         for (path, value, named) in [
             ("/spec/containers/0/image", json!("y"), ".spec.containers[name=\"a\"].image"),
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_that_others_add_to_a_merged_list_is_theirs() {
+    fn a_foreign_element_in_a_merged_list_is_not_drift() {
         let desired = json!({"env": [{"name": "A", "value": "1"}]});
         let live = json!({"env": [{"name": "B", "value": "2"}, {"name": "A", "value": "1"}]});
         assert_eq!(first_difference(&desired, &live), None);

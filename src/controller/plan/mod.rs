@@ -1,4 +1,4 @@
-//! What to do about the children: create, correct, recreate, delete, or nothing. Pure.
+//! Plans what to do with each child: create, correct, recreate, delete, or nothing. Pure.
 
 pub mod deletion;
 pub mod drift;
@@ -19,37 +19,37 @@ use crate::controller::{
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Create an object that does not exist; never over one that somebody else creates meanwhile.
+    /// Create an object that does not exist, without overwriting one that another client creates in the meantime.
     Create(Child),
-    /// Apply over our own object.
+    /// Correct our own object with an apply.
     Correct {
-        /// What is wanted.
+        /// The wanted child.
         child: Child,
-        /// The object it is applied to, and to no other of its name.
+        /// UID of the object, so that no other object with its name is changed.
         uid: String,
-        /// What is not as wanted.
+        /// How the object differs.
         difference: Difference,
     },
-    /// Delete our own object, to recreate it once it is gone: others added to it, and an apply does not remove that.
+    /// Delete our own object, to recreate it once it is gone. Others added a field that an apply does not remove.
     Recreate {
-        /// Which.
+        /// The child.
         key: ChildKey,
-        /// The object, and no other of its name.
+        /// UID of the object, so that no other object with its name is deleted.
         uid: String,
-        /// What was added.
+        /// The addition.
         difference: Difference,
     },
     /// Delete our own object.
     Delete {
-        /// Which.
+        /// The child.
         key: ChildKey,
-        /// The object, and no other of its name.
+        /// UID of the object, so that no other object with its name is deleted.
         uid: String,
     },
 }
 
 impl Action {
-    /// What is attempted.
+    /// The write that the action attempts.
     pub fn attempt(&self) -> Attempt {
         match self {
             Self::Create(child) | Self::Correct { child, .. } => Attempt::to_apply(child),
@@ -57,7 +57,7 @@ impl Action {
         }
     }
 
-    /// Why.
+    /// Why the action is needed.
     pub fn because(&self) -> Because {
         match self {
             Self::Create(_) => Because::Missing,
@@ -68,7 +68,7 @@ impl Action {
         }
     }
 
-    /// Whether it brings the node plugin into being, or changes it.
+    /// Whether it creates or changes the node plugin.
     pub fn applies_plugin(&self) -> bool {
         match self {
             Self::Create(child) | Self::Correct { child, .. } => child.key.kind == ChildKind::DaemonSet,
@@ -77,7 +77,7 @@ impl Action {
     }
 }
 
-/// What an action aims at: to have the child like this, or not at all.
+/// The goal of an action: that the child looks like this, or does not exist.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// The child.
@@ -91,12 +91,12 @@ impl Attempt {
     }
 }
 
-/// How a live object is not as wanted: the first such field.
+/// The first difference between a live object and the wanted one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// The field has another value; an apply corrects it.
+    /// The field has another value, which an apply corrects.
     Changed(String),
-    /// The field was added; only a new object is without it.
+    /// The field was added, and only recreating the object removes it.
     Added(String),
 }
 
@@ -120,15 +120,15 @@ impl Difference {
 pub enum Because {
     /// It did not exist.
     Missing,
-    /// It was not as wanted.
+    /// It differed from the wanted object.
     Differs(Difference),
     /// It is no longer wanted.
     Unwanted,
 }
 
 impl Because {
-    /// Whether the object was edited, and its config was not: a config that asks for something else changes the hash of what
-    /// is applied.
+    /// Whether the object was edited and its config was not. A change of the config would change the hash of the
+    /// applied object.
     pub fn is_drift(&self) -> bool {
         matches!(self, Self::Differs(difference) if !difference.path().contains(APPLIED_HASH))
     }
@@ -145,10 +145,10 @@ impl fmt::Display for Because {
     }
 }
 
-/// Why a child cannot be as wanted until a person acts.
+/// Why a child cannot be reconciled until someone acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// Another owner has an object of that name.
+    /// Another owner has an object with that name.
     NameTaken {
         /// The child.
         key: ChildKey,
@@ -162,7 +162,7 @@ pub enum Block {
         /// What the API server says.
         message: String,
     },
-    /// The policy cannot be turned into an object.
+    /// The policy cannot be translated into an object.
     Unbuildable {
         /// The child.
         key: ChildKey,
@@ -180,18 +180,18 @@ impl Block {
     }
 }
 
-/// What to do, and what cannot be done.
+/// The planned actions, and what blocks others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// In order.
+    /// Actions, in order.
     pub actions: Vec<Action>,
-    /// Known before anything is done.
+    /// Blocks that are known before anything is written.
     pub blocks: Vec<Block>,
-    /// Children that were deleted and that finalizers keep, for messages.
+    /// Messages about deleted children that finalizers keep.
     pub held: Vec<String>,
 }
 
-/// Compares what is wanted with what is live.
+/// Compares the wanted children with the live ones.
 pub fn plan(config: &Config, desired: &Desired, live: &[Live], memory: &Memory, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
 
@@ -211,7 +211,8 @@ pub fn plan(config: &Config, desired: &Desired, live: &[Live], memory: &Memory, 
             .map(|child| Block::Unbuildable { key: child.key.clone(), message: child.message.clone() }),
     );
 
-    // Then what is no longer wanted. A class that cannot be built now is still wanted: what it was before stays.
+    // Then children that are no longer wanted. A class that cannot be built now is still wanted, so its previous
+    // version stays.
     let wanted: BTreeSet<_> = desired
         .children
         .iter()
@@ -226,7 +227,7 @@ pub fn plan(config: &Config, desired: &Desired, live: &[Live], memory: &Memory, 
     plan
 }
 
-/// What to do about one child.
+/// Plans one child.
 fn step(
     config: &Config,
     child: &Child,
@@ -241,10 +242,10 @@ fn step(
         return Err(Block::NameTaken { key: key(), owner: live.owner_name() });
     }
 
-    // An object that is as wanted, or as close to it as the API server lets it be, is left alone.
+    // An object that matches, or comes as close as the API server allows, is left alone.
     let correction = match live {
         None => None,
-        // Recreated once it is gone: its deletion is an event.
+        // It is recreated once it is gone, because its deletion triggers a reconcile.
         Some(live) if live.terminating => return Ok(None),
         Some(live) => match difference(child, live) {
             None => return Ok(None),
@@ -252,12 +253,12 @@ fn step(
             Some(difference @ Difference::Added(_)) if memory.is_added_to(child) => {
                 return Ok(Some(Action::Recreate { key: key(), uid: live.uid.clone(), difference }));
             }
-            // An addition may be what an earlier version of the config asked for, and an apply then removes it.
+            // An earlier version of the config may have asked for the addition, in which case an apply removes it.
             Some(difference) => Some((live.uid.clone(), difference)),
         },
     };
 
-    // What the API server has just refused is not sent again.
+    // Do not resend what the API server has just rejected.
     if let Some(message) = memory.refusal(child, now) {
         return Err(Block::Refused { key: key(), message: message.into() });
     }

@@ -1,4 +1,4 @@
-//! What is planned for a child, by the state it is in.
+//! Plans for a child in each state.
 
 use serde_json::json;
 
@@ -37,7 +37,7 @@ fn children_that_do_not_exist_are_created_in_order() {
 }
 
 #[test]
-fn children_that_are_as_wanted_are_left_alone() {
+fn children_that_match_are_left_alone() {
     let config = mk_config("cpu", &json!({}));
     assert_eq!(planned(&config, &all_live(&config)), Plan::default());
 }
@@ -94,7 +94,7 @@ fn a_field_that_the_api_server_did_not_keep_is_applied_again_once_an_hour() {
         let caught_up = memory.catch_up(live.clone(), at(now));
         assert_eq!(plan(&config, &wanted, &caught_up, &memory, at(now)).actions.len(), writes);
     }
-    assert_eq!(memory.next_try(at(0)), None, "a child that is no longer wanted is not retried for ever");
+    assert_eq!(memory.next_try(at(0)), None, "a child that is no longer wanted is not retried forever");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_class_whose_policy_becomes_shorter_is_never_deleted() {
 }
 
 #[test]
-fn a_child_that_is_deleted_and_kept_by_a_finalizer_is_reported() {
+fn a_deleted_child_that_a_finalizer_keeps_is_reported() {
     let config = mk_config("cpu", &json!({}));
     let mut live = all_live(&config);
     live[0].terminating = true;
@@ -160,7 +160,7 @@ fn an_object_just_written_is_not_written_again_while_the_watches_lag() {
 }
 
 #[test]
-fn a_foreign_object_is_never_written_and_its_owner_named() {
+fn a_foreign_object_is_never_written_and_its_owner_is_named() {
     let config = mk_config("cpu", &json!({}));
     let mut live = all_live(&config);
     live[5].owner = Owner::Foreign("Helm release other".into());
@@ -190,7 +190,7 @@ fn a_class_no_longer_in_the_policy_is_deleted_and_one_that_cannot_be_built_is_ke
 }
 
 #[test]
-fn a_refused_object_is_not_sent_again_until_it_changes_or_ten_minutes_have_passed() {
+fn a_rejected_object_is_not_resent_until_it_changes_or_ten_minutes_have_passed() {
     let config = mk_config("cpu", &json!({}));
     let desired = desired(&config);
     let live: Vec<_> = all_live(&config).into_iter().take(5).collect();

@@ -1,4 +1,4 @@
-//! What is remembered of one config between reconciles; lost with the process, and then learnt again. Pure.
+//! What is remembered about one config between reconciles. Lost when the process ends, and then learnt again. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -12,27 +12,27 @@ use crate::{
     },
 };
 
-/// A status in which only counts changed is written this often at most: claims come and go by the second.
+/// Minimum interval between status writes in which only counts changed: claims may come and go every second.
 const COUNTS_EVERY: SignedDuration = SignedDuration::from_secs(5);
 
-/// What is remembered of one config between reconciles.
+/// What is remembered about one config between reconciles.
 #[derive(Debug, Default)]
 pub struct Remembered {
-    /// What was done to its children.
+    /// What the plan and the writes of its children remember.
     pub(super) children: plan::Memory,
-    /// What its judge goes on from.
+    /// What the next judgement continues from.
     pub(super) judge: judge::Memory,
-    /// Its status as this process last wrote it.
+    /// The status that this process last wrote.
     pub(super) status: WrittenStatus,
-    /// Why pods cannot be created, and when that was asked.
+    /// Why pods cannot be created, and when that was checked.
     pub(super) refusal: Option<(Timestamp, Option<String>)>,
-    /// Its part of the sums in the metrics.
+    /// Its contribution to the metrics.
     pub(super) counted: Counted,
-    /// Failed reconciles in a row.
+    /// Consecutive failed reconciles.
     pub(super) failures: u32,
 }
 
-/// The status that was written last, and when the next may follow.
+/// The last written status, and when the next may be written.
 #[derive(Debug, Default)]
 pub struct WrittenStatus {
     last: Option<Written>,
@@ -48,7 +48,7 @@ struct Written {
 }
 
 impl WrittenStatus {
-    /// The config with the status it has by now, where the watch has yet to show what was written.
+    /// The config with its latest status, even if the watch does not show what was written yet.
     pub(super) fn latest(&self, config: &Config) -> Config {
         let version = version(config);
         let newer = self.last.as_ref().filter(|written| written.version > version);
@@ -56,8 +56,7 @@ impl WrittenStatus {
         Config { status: status.or_else(|| config.status.clone()), ..config.clone() }
     }
 
-    /// Whether `after` is written now: not where it says what `before` says, nor, for a moment, where it only counts
-    /// differently.
+    /// Whether to write `after` now: not if it equals `before`, and not immediately if only counts differ.
     pub(super) fn is_due(
         &mut self,
         before: Option<&DraDriverConfigStatus>,
@@ -75,23 +74,23 @@ impl WrittenStatus {
         self.held_back.is_none()
     }
 
-    /// When a status that was held back may be written.
+    /// When a status that is being held back may be written.
     pub(super) fn held_back(&self) -> Option<Timestamp> {
         self.held_back
     }
 
-    /// Notes what was written; nothing where the object is gone.
+    /// Records the stored object; `None` if it is gone.
     pub(super) fn wrote(&mut self, stored: Option<&Config>, status: DraDriverConfigStatus, now: Timestamp) {
         self.last = stored.map(|stored| Written { version: version(stored), at: now, status });
     }
 }
 
-/// Resource versions only grow (KEP-5504); 0 where there is none.
+/// Resource versions only increase (KEP-5504); 0 if there is none.
 fn version(config: &Config) -> u64 {
     config.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// One config's part of the sums in the metrics.
+/// One config's contribution to the metrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
     pub(super) ready: i64,
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_only_counts_differently_is_held_back_for_five_seconds() {
+    fn a_status_in_which_only_counts_changed_is_held_back_for_five_seconds() {
         let mut written = WrittenStatus::default();
         assert!(written.is_due(None, &counting(1), at(0)), "the first");
         assert!(written.is_due(Some(&counting(1)), &counting(2), at(0)), "another process wrote the last one");
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_says_something_else_is_written_at_once_and_one_that_says_the_same_never() {
+    fn a_changed_status_is_written_immediately_and_an_unchanged_one_never() {
         let mut written = WrittenStatus::default();
         written.wrote(Some(&stored("7")), counting(2), at(0));
         assert!(!written.is_due(Some(&counting(2)), &counting(3), at(1)));
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_that_was_written_stands_until_the_watch_shows_that_version() {
+    fn a_written_status_is_used_until_the_watch_shows_its_version() {
         let mut written = WrittenStatus::default();
         written.wrote(Some(&stored("7")), counting(2), at(0));
         assert_eq!(written.latest(&stored("6")).status, Some(counting(2)));

@@ -1,7 +1,7 @@
 //! Reconciles one config: observe → view → plan → apply → judge → status → events. IO: the Kubernetes API.
 //!
-//! [`Context::serve`] and [`Context::finalize`] are the steps in order, and end in the same tail, [`Context::report`]. Each
-//! step says whether it needs the API server; the others only compute.
+//! [`Context::serve`] and [`Context::finalize`] run the steps in order, and both end in [`Context::report`]. Comments
+//! mark the steps that use the API server; the others only compute.
 
 mod memory;
 mod requeue;
@@ -44,7 +44,7 @@ use crate::{
     },
 };
 
-/// A reconcile that takes longer hangs; the client itself gives up on an answer only after minutes.
+/// A reconcile that takes longer is considered hung. The client itself waits minutes for a response.
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// Why a reconcile ended early.
@@ -53,30 +53,30 @@ pub enum Error {
     /// The config or one of its slices could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The API server does not answer.
+    /// The API server does not respond.
     #[error("reconciling timed out after {} s", LONGEST.as_secs())]
     TimedOut,
 }
 
-/// What every reconcile needs.
+/// What all reconciles share.
 pub struct Context {
-    /// Writes.
+    /// Writes to the cluster.
     pub writer: Writer,
-    /// What is not in the objects.
+    /// Settings that are not in the objects.
     pub settings: Settings,
-    /// What is watched.
+    /// The caches of watched objects.
     pub caches: Caches,
     /// The configs.
     pub configs: Store<Guarded>,
-    /// What a reconcile costs.
+    /// How long reconciles compute.
     pub pace: Arc<Pace>,
     /// What the cluster lacks.
     pub lacks: watch::Receiver<Option<String>>,
-    /// What is remembered of each config, by its id.
+    /// What is remembered about each config, by UID.
     pub remembered: Mutex<HashMap<String, Remembered>>,
 }
 
-/// How long the last reconcile computed, without the time it waited for answers.
+/// How long the last reconcile computed, without the time that it waited for responses.
 #[derive(Debug, Default)]
 pub struct Pace(AtomicU64);
 
@@ -91,13 +91,13 @@ impl Pace {
     }
 }
 
-/// Reconciles one config, and says when to do so again. What [`Controller`](kube::runtime::Controller) calls.
+/// Reconciles one config, and returns when to do so again. Called by [`Controller`](kube::runtime::Controller).
 pub async fn reconcile(guarded: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Error> {
     let reconciled = reconcile_once(&guarded, &context, Timestamp::now());
     timeout(LONGEST, reconciled).await.map_err(|_| Error::TimedOut)?
 }
 
-/// After a reconcile that itself returned an error.
+/// Called after [`reconcile`] has returned an error.
 #[expect(clippy::needless_pass_by_value, reason = "the shape kube's Controller asks for")]
 pub fn on_error(_: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action {
     context.writer.metrics.failed(Failure::Reconcile);
@@ -108,24 +108,24 @@ pub fn on_error(_: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action
 async fn reconcile_once(guarded: &Guarded, context: &Context, now: Timestamp) -> Result<Action, Error> {
     let _timing = context.writer.metrics.time();
 
-    // Nothing is decided on half a cluster. Caches that watch a missing API never fill, and then it is known what is missing.
+    // Never decide on a partial view of the cluster. Caches of a missing API never fill, but then `lacks` is set.
     let lacks = context.lacks.borrow().clone();
     if lacks.is_none() && !context.caches.are_ready() {
-        // The last cache to fill is an event.
+        // Filling the last cache triggers a reconcile.
         return Ok(Action::await_change());
     }
 
-    // Observe: what the watches have brought, and what was written since.
+    // Observe: what the watches show, and what was written since.
     let id = guarded.uid().unwrap_or_default();
     let mut memory = context.recall(&id);
     let mut snapshot = context.snapshot();
     snapshot.children = memory.children.catch_up(snapshot.children, now);
     let config = &memory.status.latest(&guarded.config);
 
-    // View: what of that is this config's.
+    // View: this config's part of it.
     let view = View::new(config, &snapshot);
 
-    // The other steps depend on whether the config is to be served, or to go.
+    // The other steps depend on whether the config is served or being deleted.
     let subject = Subject { config, snapshot: &snapshot, view: &view, now };
     let reconciled = if config.metadata.deletion_timestamp.is_some() {
         context.finalize(subject, &mut memory).await
@@ -135,7 +135,7 @@ async fn reconcile_once(guarded: &Guarded, context: &Context, now: Timestamp) ->
         context.serve(subject, lacks.as_deref(), &mut memory).await
     };
 
-    // When to come back. A failure is not fatal: the next attempt starts from what is there then.
+    // When to reconcile again. A failure is not fatal: the next attempt starts from the state at that time.
     memory.failures = if reconciled.is_ok() { 0 } else { memory.failures.saturating_add(1) };
     let action = match &reconciled {
         Ok(Outcome::Gone) => Action::await_change(),
@@ -153,52 +153,52 @@ async fn reconcile_once(guarded: &Guarded, context: &Context, now: Timestamp) ->
     Ok(action)
 }
 
-/// What a reconcile works on.
+/// The input of a reconcile.
 #[derive(Clone, Copy)]
 struct Subject<'a> {
-    /// The config, with the status it has by now.
+    /// The config, with its latest status.
     config: &'a Config,
     /// The cluster.
     snapshot: &'a Snapshot,
-    /// The config's part of it.
+    /// The config's view of it.
     view: &'a View<'a>,
     /// Now.
     now: Timestamp,
 }
 
-/// What the steps before the judge came to.
+/// The results of the steps before the judge.
 #[derive(Default)]
 struct Findings<'a> {
     /// What the cluster lacks.
     lacks: Option<&'a str>,
     /// Why pods that should exist cannot be created.
     refusal: Option<String>,
-    /// What the plan was blocked by, and what the writes met.
+    /// Blocks from the plan and from the writes.
     blocks: Vec<Block>,
-    /// Children that were deleted and that finalizers keep.
+    /// Deleted children that finalizers keep.
     held: Vec<String>,
-    /// What came of the writes.
+    /// The results of the writes.
     report: Report,
     /// What the deletion waits for.
     waiting: Option<Waiting>,
 }
 
-/// What a reconcile came to.
+/// The outcome of a reconcile.
 enum Outcome {
-    /// The config is gone, or is not ours to keep.
+    /// The config is gone, or has no finalizer of ours.
     Gone,
-    /// The config is there; this may change without an event.
+    /// The config exists, and may change state without an event as described.
     Remains(Next),
 }
 
 /// What may change without an event.
 #[derive(Default)]
 struct Next {
-    /// Whether an object is blocked by what is not watched.
+    /// Whether an object is blocked by something that is not watched.
     is_blocked: bool,
-    /// When a node or a pod will have taken too long.
+    /// When the next node or pod passes its deadline.
     deadline: Option<Timestamp>,
-    /// Whether pods that should exist do not, and whether it is known why.
+    /// Set if pods are missing: whether the reason is known.
     podless: Option<bool>,
 }
 
@@ -213,7 +213,7 @@ impl Next {
         }
         requeue.at(self.deadline, now);
 
-        // What memory holds back or distrusts for a while.
+        // What memory holds back or waits to retry.
         if memory.children.lags() {
             requeue.within(Duration::try_from(WATCH_LAG).unwrap_or_default());
         }
@@ -224,7 +224,7 @@ impl Next {
 }
 
 impl Context {
-    /// Brings about what the config asks for.
+    /// Brings the cluster to the state that the config asks for.
     async fn serve(
         &self,
         subject: Subject<'_>,
@@ -236,8 +236,8 @@ impl Context {
         // Observe (API, only while pods are missing): why they cannot be created.
         let refusal = self.refusal(subject, memory).await;
 
-        // Plan: build what is wanted and compare it with what is live. Nothing is rolled out where the cluster lacks the API,
-        // or where an older config has the nodes.
+        // Plan: build the wanted children and compare them with the live ones. Nothing is rolled out if the cluster
+        // lacks the API or an older config has the nodes.
         let may_roll_out = lacks.is_none() && view.overlap.is_none();
         let plan = if may_roll_out {
             let desired = build::children(config, &self.settings);
@@ -246,7 +246,7 @@ impl Context {
             Plan::default()
         };
 
-        // Apply (API). The finalizer comes first: what is created must not outlive the config.
+        // Apply (API). The finalizer comes first, so that nothing created outlives the config.
         if may_roll_out {
             self.writer.add_finalizer(config).await?;
         }
@@ -266,7 +266,7 @@ impl Context {
             return Ok(Outcome::Gone);
         }
 
-        // Plan: what can go by now, and what the rest waits for.
+        // Plan: what can be deleted now, and what the rest waits for.
         let step = deletion::step(config, &snapshot.children, view);
 
         // Apply (API).
@@ -285,7 +285,7 @@ impl Context {
         self.report(subject, findings, memory).await
     }
 
-    /// Says of a config that cannot be parsed that it cannot. What exists for it is left as it is.
+    /// Reports that a config cannot be parsed. Its existing objects are left unchanged.
     async fn reject(&self, subject: Subject<'_>, error: &str, memory: &mut Remembered) -> Result<Outcome, Error> {
         let Subject { config, now, .. } = subject;
         let before = config.status.clone().unwrap_or_default();
@@ -297,7 +297,7 @@ impl Context {
         Ok(Outcome::Remains(Next::default()))
     }
 
-    /// The tail of every reconcile: judges what is there now, and says so in the status and in Events.
+    /// The end of every reconcile: judges the current state, and reports it in the status and in Events.
     async fn report(
         &self,
         subject: Subject<'_>,
@@ -307,7 +307,7 @@ impl Context {
         let Subject { config, snapshot, view, now } = subject;
         let Findings { lacks, refusal, blocks, held, report, waiting } = findings;
 
-        // Judge: the rollout, the health of its devices, and how they are used, with what was just written.
+        // Judge: the rollout, device health and device usage, including what was just written.
         let children = memory.children.catch_up(snapshot.children.clone(), now);
         let start = Instant::now();
         let seen = Seen { children: &children, claims: &snapshot.claims, view, refusal: refusal.as_deref() };
@@ -319,7 +319,7 @@ impl Context {
         let status = status::status(&Inputs {
             config,
             lacks,
-            // What goes need not give way.
+            // A config that is being deleted need not give way.
             overlap: view.overlap.as_ref().filter(|_| waiting.is_none()),
             blocks: &blocks,
             held: &held,
@@ -342,7 +342,7 @@ impl Context {
         }))
     }
 
-    /// Writes the status where it says something new, and the Events that the change and the writes are worth.
+    /// Writes the status if it says something new, and Events for the change and the writes.
     async fn publish(
         &self,
         config: &Config,
@@ -364,14 +364,14 @@ impl Context {
             }
         }
 
-        // Also where the status could not be written: the writes are not repeated.
+        // Publish these even if the status could not be written, because the writes will not be repeated.
         for event in &events {
             self.writer.publish_event(config, event).await;
         }
         written
     }
 
-    /// What the watches have brought.
+    /// The current content of the caches.
     fn snapshot(&self) -> Snapshot {
         let configs = self.configs.state();
         Snapshot {
@@ -384,8 +384,8 @@ impl Context {
         }
     }
 
-    /// Why pods that should exist cannot be created, where some are missing. Asked every few seconds at most: a cluster that
-    /// changes often is reconciled often.
+    /// Why missing pods cannot be created. Checked at most every few seconds, because a busy cluster is reconciled
+    /// often.
     async fn refusal(&self, subject: Subject<'_>, memory: &mut Remembered) -> Option<String> {
         let Subject { config, snapshot, view, now } = subject;
         let daemon_set = daemon_set(config, &snapshot.children);
@@ -398,14 +398,14 @@ impl Context {
 
         let asked = observe::refusal(&self.writer.client, &self.writer.namespace, &daemon_set.uid, now).await;
         let answer = asked.unwrap_or_else(|error| {
-            tracing::warn!(%error, "list the Events of the node plugin's DaemonSet");
+            tracing::warn!(%error, "listing the Events of the node plugin's DaemonSet failed, retrying");
             None
         });
         memory.refusal = Some((now, answer.clone()));
         answer
     }
 
-    /// Which configs exist, and in which generation: what one may do depends on the others.
+    /// Which configs exist, and in which generation: configs depend on one another.
     pub fn generations(&self) -> BTreeSet<(Option<String>, Option<i64>, bool)> {
         let configs = self.configs.state();
         let of = |config: &Guarded| {
@@ -423,7 +423,7 @@ impl Context {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner).insert(id, memory);
     }
 
-    /// Forgets configs that no longer exist, and sums up the others in the metrics.
+    /// Forgets configs that no longer exist, and updates the metrics with the sums over the others.
     pub fn forget(&self) {
         let existing: HashSet<_> = self.configs.state().iter().filter_map(|guarded| guarded.uid()).collect();
         let mut all = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);

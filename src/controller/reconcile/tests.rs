@@ -1,4 +1,5 @@
-//! Configs reconciled against an API server in memory: what is written to the cluster, to the object itself, and as Events.
+//! Configs reconciled against an in-memory API server: what is written to the cluster, to the object itself, and as
+//! Events.
 
 use futures::StreamExt;
 use http::Method;
@@ -28,7 +29,7 @@ const POD: &str = "/api/v1/namespaces/ns/pods/cpu-node-plugin-n";
 const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/n-1";
 const CLAIM: &str = "/apis/resource.k8s.io/v1/resourceclaims/c";
 
-/// A controller over an API server in memory; its caches follow the server's watches.
+/// A controller with an in-memory API server. Its caches follow the server's watches.
 struct Scene {
     api: FakeApi,
     context: Arc<Context>,
@@ -36,7 +37,7 @@ struct Scene {
     changes: Changes,
     lacks: watch::Sender<Option<String>>,
     registry: Registry,
-    /// How many of the requests were looked at.
+    /// How many of the requests have been checked.
     seen: usize,
 }
 
@@ -65,7 +66,7 @@ impl Scene {
         Self { api, context: Arc::new(context), configs, changes, lacks, registry, seen: 0 }
     }
 
-    /// A scene with a config of this spec, a node, and nothing else.
+    /// A scene with a config with this spec and a node.
     fn with_config(spec: &Value) -> Self {
         let scene = Self::new();
         scene.api.put(CONFIG, object(spec));
@@ -84,13 +85,13 @@ impl Scene {
         scene
     }
 
-    /// Reconciles the config as it is on the server, with all that the watches have brought.
+    /// Reconciles the config as it is on the server, after the watches have caught up.
     async fn reconcile(&mut self, now: i64) -> Action {
         self.try_reconcile(now).await.unwrap()
     }
 
     async fn try_reconcile(&mut self, now: i64) -> Result<Action, Error> {
-        // With time paused, the pause ends once every task waits.
+        // With time paused, the sleep ends once all tasks are waiting.
         let moment = Duration::from_millis(1);
         while let Ok(Some(change)) = timeout(moment, self.changes.next()).await {
             change.unwrap();
@@ -100,7 +101,7 @@ impl Scene {
         reconcile_once(&guarded, &self.context, at(now)).await
     }
 
-    /// Reconciles with what the watches had brought before: they lag.
+    /// Reconciles with lagging watches.
     async fn reconcile_unseeing(&mut self, now: i64) -> Action {
         let guarded: Guarded = serde_json::from_value(self.config()).unwrap();
         reconcile_once(&guarded, &self.context, at(now)).await.unwrap()
@@ -117,7 +118,7 @@ impl Scene {
         self.api.put(SLICE, slice("n", &["core-0-0"]));
     }
 
-    /// The DaemonSet controller looks at the DaemonSet as it is now, and finds every pod up to date.
+    /// The DaemonSet controller observes the current DaemonSet, and finds all pods up to date.
     fn observe_daemon_set(&self) {
         self.api.edit(DAEMON_SET, |object| {
             object["status"] = json!({
@@ -143,7 +144,7 @@ impl Scene {
         conditions.into_iter().find(|condition| condition["type"] == type_)
     }
 
-    /// What was written since the last call, as `METHOD last-part-of-the-path`; an Event as `type reason: note`.
+    /// What was written since the last call, as `METHOD last-part-of-the-path`, or `type reason: note` for an Event.
     fn written(&mut self) -> Vec<String> {
         let sent = self.api.sent();
         let new = sent[self.seen..].iter().map(|sent| {
@@ -229,7 +230,7 @@ fn after(seconds: u64) -> Action {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_config_gets_its_finalizer_first_then_its_children_and_serves_once_its_plugin_does() {
+async fn a_new_config_gets_its_finalizer_then_its_children_and_serves_once_its_plugin_does() {
     let mut scene = Scene::with_config(&spec());
     scene.reconcile(0).await;
     assert_eq!(
@@ -265,7 +266,7 @@ async fn a_new_config_gets_its_finalizer_first_then_its_children_and_serves_once
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_edits_is_corrected_and_reported_once() {
+async fn an_edited_child_is_corrected_and_reported_once() {
     let mut scene = Scene::serving(&spec()).await;
     let image = "/spec/template/spec/containers/0/image";
     scene.api.edit(DAEMON_SET, |object| *object.pointer_mut(image).unwrap() = json!("edited"));
@@ -288,7 +289,7 @@ async fn what_somebody_edits_is_corrected_and_reported_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_that_asks_for_something_else_is_no_drift() {
+async fn a_change_of_the_config_is_not_drift() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.edit(CONFIG, |config| {
         config["spec"]["nodePlugin"] = json!({"image": "new"});
@@ -300,7 +301,7 @@ async fn a_config_that_asks_for_something_else_is_no_drift() {
     scene.reconcile(21).await;
     scene.written();
 
-    // Nor is what another version of the operator wants of the same config: it changes the hash.
+    // Neither is what another version of the operator builds from the same config, because the hash changes.
     let hash = build::APPLIED_HASH;
     scene.api.edit(DAEMON_SET, |object| object["metadata"]["annotations"][hash] = json!("of another version"));
     scene.reconcile(40).await;
@@ -310,7 +311,7 @@ async fn a_config_that_asks_for_something_else_is_no_drift() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_api_server_accepts_and_changes_is_a_warning_and_not_fought() {
+async fn a_change_by_the_api_server_is_a_warning_and_is_not_fought() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.admit(|object| {
         if let Some(spec) = object.pointer_mut("/spec/template/spec") {
@@ -330,7 +331,7 @@ async fn what_the_api_server_accepts_and_changes_is_a_warning_and_not_fought() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_stalls_the_config_is_not_sent_again_for_ten_minutes_and_then_goes() {
+async fn a_rejected_child_stalls_the_config_and_is_retried_after_ten_minutes() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.edit(CONFIG, |config| {
         config["spec"] = with_class();
@@ -356,7 +357,7 @@ async fn a_refusal_stalls_the_config_is_not_sent_again_for_ten_minutes_and_then_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_is_taken_is_looked_at_again_until_it_is_free() {
+async fn a_taken_name_is_checked_again_until_it_is_free() {
     let mut scene = Scene::with_config(&with_class());
     scene.api.put(
         CLASS,
@@ -376,7 +377,7 @@ async fn a_name_that_is_taken_is_looked_at_again_until_it_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_class_that_cannot_be_built_waits_for_its_config_and_for_no_clock() {
+async fn a_class_that_cannot_be_built_waits_for_a_change_of_its_config() {
     let policy = json!({"driver": {"cpu": {}}, "deviceClasses": [{"name": "fast", "matchAttributes": [
         {"key": "cores", "operator": "In"}]}]});
     let mut scene = Scene::serving(&spec()).await;
@@ -386,7 +387,7 @@ async fn a_class_that_cannot_be_built_waits_for_its_config_and_for_no_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_fails_is_retried_with_growing_pauses_whatever_else_changes() {
+async fn a_failed_write_is_retried_with_growing_pauses_even_if_other_things_change() {
     let mut scene = Scene::with_config(&spec());
     scene.api.refuse("serviceaccounts", 500, "etcd is away");
     assert_eq!(scene.reconcile(0).await, after(1));
@@ -405,7 +406,7 @@ async fn a_write_that_fails_is_retried_with_growing_pauses_whatever_else_changes
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_only_counts_is_held_back_for_moments() {
+async fn a_status_in_which_only_counts_changed_is_held_back_briefly() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.put(CLAIM, claim());
     assert_eq!(scene.reconcile(2).await, after(4), "the last status was written at 1");
@@ -415,7 +416,7 @@ async fn a_status_that_only_counts_is_held_back_for_moments() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_cannot_be_written_loses_no_event_of_a_correction() {
+async fn a_failed_status_write_does_not_lose_the_event_of_a_correction() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.edit(DAEMON_SET, |object| object["spec"]["template"]["spec"]["containers"][0]["image"] = json!("edited"));
     scene.api.refuse("/status", 500, "etcd is away");
@@ -433,7 +434,7 @@ async fn a_status_that_cannot_be_written_loses_no_event_of_a_correction() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_cannot_be_created_are_explained_and_asked_about_every_few_seconds() {
+async fn pods_that_cannot_be_created_are_explained_and_checked_every_few_seconds() {
     let patient = json!({"driver": {"cpu": {}}, "health": {"publishDeadline": "10m"}});
     let mut scene = Scene::with_config(&patient);
     scene.reconcile(0).await;
@@ -456,7 +457,7 @@ async fn pods_that_cannot_be_created_are_explained_and_asked_about_every_few_sec
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_goes_step_by_step_and_waits_for_claims_then_for_pods() {
+async fn a_config_is_deleted_step_by_step_and_waits_for_claims_then_for_pods() {
     let mut scene = Scene::serving(&with_class()).await;
     scene.api.put(CLAIM, claim());
     scene.api.delete(CONFIG);
@@ -469,7 +470,7 @@ async fn a_config_goes_step_by_step_and_waits_for_claims_then_for_pods() {
     assert_eq!(written[..2], ["DELETE fast", "PATCH status"]);
     assert!(written[2].starts_with("Normal WaitingForClaims: "), "{written:?}");
     scene.reconcile(21).await;
-    assert_eq!(scene.written(), ["PATCH status"], "the class is counted no more");
+    assert_eq!(scene.written(), ["PATCH status"], "the class is no longer counted");
     assert_eq!(scene.reconcile(22).await, Action::await_change());
     assert_eq!(scene.written(), [""; 0]);
 
@@ -487,7 +488,7 @@ async fn a_config_goes_step_by_step_and_waits_for_claims_then_for_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_does_not_go_while_something_of_it_could_not_be_deleted() {
+async fn a_config_stays_while_one_of_its_objects_could_not_be_deleted() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.delete(CONFIG);
     scene.reconcile(20).await;
@@ -497,7 +498,7 @@ async fn a_config_does_not_go_while_something_of_it_could_not_be_deleted() {
     assert_eq!(scene.condition("Reconciling"), "True/Deleting");
     assert_eq!(scene.config()["metadata"]["finalizers"], json!([FINALIZER]));
 
-    // Nor while a slice is left, which nobody else deletes.
+    // Nor while a slice is left, because nothing else deletes it.
     scene.api.accept();
     scene.api.put(SLICE, slice("n", &["core-0-0"]));
     scene.api.refuse("resourceslices", 500, "etcd is away");
@@ -509,7 +510,7 @@ async fn a_config_does_not_go_while_something_of_it_could_not_be_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_without_our_finalizer_goes_without_us() {
+async fn a_deleted_config_without_our_finalizer_is_left_alone() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.edit(CONFIG, |config| {
         config["metadata"]["finalizers"] = json!(["other"]);
@@ -520,7 +521,7 @@ async fn a_config_without_our_finalizer_goes_without_us() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_younger_of_two_configs_rolls_nothing_out() {
+async fn the_younger_of_two_configs_does_not_roll_out() {
     let mut scene = Scene::with_config(&spec());
     let mut older = object(&json!({"driver": {"cpu": {}}, "driverName": "old.cpu"}));
     older["metadata"] = json!({"name": "old", "uid": "o", "creationTimestamp": "1960-01-01T00:00:00Z"});
@@ -540,7 +541,7 @@ async fn nothing_is_decided_before_every_cache_is_filled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_status_is_written_whole_so_that_no_foreign_condition_stays() {
+async fn the_status_is_overwritten_so_that_no_foreign_condition_stays() {
     let mut scene = Scene::with_config(&spec());
     scene.lacks.send_replace(Some("no API".into()));
     let foreign = json!({
@@ -577,7 +578,7 @@ async fn only_the_object_that_was_read_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finalizer_that_somebody_adds_meanwhile_is_not_overwritten() {
+async fn a_finalizer_that_another_client_adds_in_the_meantime_is_not_overwritten() {
     let mut scene = Scene::with_config(&spec());
     let read: Guarded = serde_json::from_value(scene.config()).unwrap();
     scene.api.edit(CONFIG, |config| config["metadata"]["finalizers"] = json!(["other"]));
@@ -589,7 +590,7 @@ async fn a_finalizer_that_somebody_adds_meanwhile_is_not_overwritten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_cannot_be_parsed_says_so_once_keeps_its_children_and_can_go() {
+async fn an_object_that_cannot_be_parsed_is_reported_once_keeps_its_children_and_can_be_deleted() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.edit(CONFIG, |config| config["spec"]["driver"] = json!({"cpu": "all"}));
     assert_eq!(scene.reconcile(20).await, Action::await_change());
@@ -623,7 +624,7 @@ async fn a_config_that_is_gone_without_an_event_is_forgotten_and_no_longer_count
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_does_not_answer_ends_the_reconcile() {
+async fn an_api_server_that_does_not_respond_ends_the_reconcile() {
     let scene = Scene::with_config(&spec());
     scene.lacks.send_replace(Some("no API".into()));
     let _gate = scene.api.hold(&format!("{CONFIG}/status"));
@@ -635,7 +636,7 @@ async fn an_api_server_that_does_not_answer_ends_the_reconcile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_goes_while_it_is_reconciled_is_no_failure() {
+async fn an_object_deleted_while_it_is_reconciled_is_not_a_failure() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.fail(Method::PATCH, 404);
     scene.api.edit(CONFIG, |config| config["metadata"]["generation"] = json!(2));
@@ -643,7 +644,7 @@ async fn an_object_that_goes_while_it_is_reconciled_is_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_watches_lag_what_was_written_is_known() {
+async fn written_objects_are_known_while_the_watches_lag() {
     let mut scene = Scene::with_config(&spec());
     assert_eq!(scene.reconcile(0).await, after(5), "by then the watches have caught up, or it was deleted again");
     scene.written();
@@ -653,7 +654,7 @@ async fn while_the_watches_lag_what_was_written_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_publish_in_time_is_unhealthy_from_then_on() {
+async fn a_node_that_does_not_publish_in_time_becomes_unhealthy_at_the_deadline() {
     let mut scene = Scene::with_config(&spec());
     scene.reconcile(0).await;
     scene.observe_daemon_set();

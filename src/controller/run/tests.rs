@@ -1,4 +1,4 @@
-//! The whole controller against an API server in memory. Time is paused: it passes only while everything waits.
+//! The whole controller against an in-memory API server. Time is paused: it advances only while all tasks wait.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ const DAEMON_SET: &str = "/apis/apps/v1/namespaces/ns/daemonsets/cpu-node-plugin
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/dra-operator";
 const POD: &str = "/api/v1/namespaces/ns/pods/me";
 
-/// A controller that runs.
+/// A running controller.
 struct Running {
     api: FakeApi,
     stop: CancellationToken,
@@ -46,7 +46,7 @@ impl Running {
         Self { api: api.clone(), stop, ends, registry, health }
     }
 
-    /// Waits for what the controller brings about by itself, as long as its slowest clock.
+    /// Waits for an effect of the controller, for as long as its slowest timer.
     async fn until(&self, what: &str, holds: impl Fn(&FakeApi) -> bool) {
         let waited = timeout(Duration::from_mins(2), async {
             while !holds(&self.api) {
@@ -86,11 +86,11 @@ fn reason(api: &FakeApi) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_is_served_when_it_comes_and_its_daemon_set_again_when_that_goes() {
+async fn a_new_config_is_served_and_a_deleted_daemon_set_is_recreated() {
     let api = FakeApi::default();
     let running = Running::start(&api, None);
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(running.probes(), ("ok: leads\n", "ok\n".to_owned()));
+    assert_eq!(running.probes(), ("ok: leading\n", "ok\n".to_owned()));
     api.put(CONFIG, config());
     running.until("the DaemonSet is created", |api| api.get(DAEMON_SET).is_some()).await;
     running.until("the status is written", |api| reason(api).as_deref() == Some("RollingOut")).await;
@@ -121,7 +121,7 @@ async fn a_config_that_vanishes_is_no_longer_counted() {
     let running = Running::start(&api, None);
     running.until("it is counted", |_| running.metric("dra_controller_nodes_ready") == 1).await;
 
-    // Without a finalizer no reconcile sees it go.
+    // Without a finalizer, no reconcile sees the deletion.
     api.edit(CONFIG, |config| config["metadata"]["finalizers"] = json!([]));
     api.delete(CONFIG);
     running.until("it is not", |_| running.metric("dra_controller_nodes_ready") == 0).await;
@@ -144,19 +144,19 @@ async fn a_config_that_gave_way_is_served_when_the_older_one_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_without_the_api_is_reported_and_asked_again() {
+async fn a_cluster_without_the_api_is_reported_and_checked_again() {
     let api = FakeApi::default();
     api.serve_dra(false);
     api.put(CONFIG, config());
     let running = Running::start(&api, None);
     running.until("it is reported", |api| reason(api).as_deref() == Some("DraApiMissing")).await;
-    assert_eq!(running.probes().0, "ok: leads\n", "caches that cannot fill are not waited for");
+    assert_eq!(running.probes().0, "ok: leading\n", "caches that cannot fill are not waited for");
     api.serve_dra(true);
     running.until("it is served", |api| reason(api).as_deref() == Some("RollingOut")).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_has_the_lease_gives_it_back_when_stopped_and_ends_when_it_is_lost() {
+async fn a_leader_releases_the_lease_when_stopped_and_ends_when_it_is_lost() {
     let api = FakeApi::default();
     api.put(POD, json!({"metadata": {"name": "me", "uid": "me"}, "spec": {"containers": []}}));
     let running = Running::start(&api, Some("me"));
@@ -169,7 +169,7 @@ async fn a_leader_has_the_lease_gives_it_back_when_stopped_and_ends_when_it_is_l
     sleep(Duration::from_secs(1)).await;
     api.delete(LEASE);
     let lost = running.ends.await.unwrap().unwrap_err();
-    assert_eq!(lost.to_string(), "lost the Lease dra-operator: another instance may lead; restarting");
+    assert_eq!(lost.to_string(), "lost the Lease dra-operator: another instance may be leading; restarting");
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +234,7 @@ async fn a_standby_does_nothing_and_can_be_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn news_that_come_together_are_one_item_and_wait_longer_where_reconciling_is_slow() {
+async fn simultaneous_changes_become_one_item_and_wait_longer_if_reconciling_is_slow() {
     let (news, pace) = (Arc::new(Notify::new()), Arc::new(Pace::default()));
     let mut items = std::pin::pin!(coalesced(Arc::clone(&news), Arc::clone(&pace)));
     for (cost, pause) in [(0, 100), (12, 100), (50, 400)] {
@@ -249,7 +249,7 @@ async fn news_that_come_together_are_one_item_and_wait_longer_where_reconciling_
 }
 
 #[tokio::test]
-async fn a_beat_on_which_the_configs_differ_is_a_change_and_no_other_is() {
+async fn only_a_beat_on_which_the_configs_differ_is_a_change() {
     let looks = RefCell::new(vec![1, 1, 2, 2, 3].into_iter());
     let beats = futures::stream::iter([(); 5]);
     assert_eq!(differing(beats, || looks.borrow_mut().next()).count().await, 3);

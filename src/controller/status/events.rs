@@ -1,4 +1,4 @@
-//! Which Events a reconcile is worth. Pure.
+//! The Events of a reconcile. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::{Event, EventType};
@@ -15,8 +15,8 @@ use crate::{
     },
 };
 
-/// An Event for each object of ours that somebody had edited and that was corrected, and a warning for each that the API
-/// server accepted and changed. The objects of a new or edited config are written without one: that is no news.
+/// An Event for each of our objects that was edited and has been corrected, and a warning for each that the API server
+/// accepted but changed. Writing the objects of a new or edited config is routine and gets no Event.
 pub fn of_writes(config: &Config, report: &Report) -> Vec<Event> {
     let observed = config.status.as_ref().and_then(|status| status.observed_generation);
     let is_settled = config.metadata.generation == observed;
@@ -35,7 +35,7 @@ pub fn of_writes(config: &Config, report: &Report) -> Vec<Event> {
     corrected.chain(changed).collect()
 }
 
-/// The Events of a change of status.
+/// The Events for a change of status.
 pub fn of_status(before: Option<&DraDriverConfigStatus>, after: &DraDriverConfigStatus) -> Vec<Event> {
     let (conditions, classes) =
         before.map(|before| (&before.conditions[..], &before.device_classes[..])).unwrap_or_default();
@@ -44,8 +44,8 @@ pub fn of_status(before: Option<&DraDriverConfigStatus>, after: &DraDriverConfig
     events
 }
 
-/// One Event for each condition that appeared, or changed its status or reason; none where only the message changed. Health
-/// gets one only when it is lost and when it returns: each node that joins makes it unknown for a while.
+/// One Event for each condition that appeared, or changed its status or reason; none if only the message changed.
+/// Health gets one only when it is lost and when it returns, because each joining node makes it unknown for a while.
 fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
     let worth_an_event = [
         (ConditionType::Ready, "True", EventType::Normal),
@@ -73,7 +73,7 @@ fn transitions(before: &[Condition], after: &[Condition]) -> Vec<Event> {
         .collect()
 }
 
-/// A warning for each class that started to abort claims: apart from it, only the waiting claims show that.
+/// A warning for each class that started to abort claims. Otherwise only the pending claims would show it.
 fn aborting(before: &[ClassStatus], after: &[ClassStatus]) -> Vec<Event> {
     let aborts = |class: &ClassStatus| ClassReason::AbortsClaims.is_of(class);
     let known = |name: &str| before.iter().any(|class| class.name == name && aborts(class));
@@ -84,7 +84,7 @@ fn aborting(before: &[ClassStatus], after: &[ClassStatus]) -> Vec<Event> {
     new.map(|class| event(EventType::Warning, ClassReason::AbortsClaims.as_str(), "Reconcile", note(class))).collect()
 }
 
-/// An Event; its note is cut to the length that the API server accepts.
+/// An Event. Its note is cut to the length that the API server accepts.
 pub fn event(type_: EventType, reason: &str, action: &str, note: String) -> Event {
     /// `NoteLengthLimit` in k8s.io/kubernetes/pkg/apis/core/validation/events.go, in bytes.
     const LONGEST: usize = 1024;
@@ -127,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn health_is_an_event_when_it_is_lost_and_when_it_returns_and_not_for_each_node_that_joins() {
+    fn health_is_an_event_only_when_it_is_lost_and_when_it_returns() {
         let health = |status: &str, reason: &str| [condition("ResourcesHealthy", status, reason)];
-        let told = |before: &[Condition], after: &[Condition]| transitions(before, after).len();
-        assert_eq!(told(&health("Unknown", "Publishing"), &health("True", "Healthy")), 0);
-        assert_eq!(told(&health("True", "Healthy"), &health("False", "NodesUnhealthy")), 1);
-        assert_eq!(told(&health("False", "NodesUnhealthy"), &health("True", "Healthy")), 1);
+        let events = |before: &[Condition], after: &[Condition]| transitions(before, after).len();
+        assert_eq!(events(&health("Unknown", "Publishing"), &health("True", "Healthy")), 0);
+        assert_eq!(events(&health("True", "Healthy"), &health("False", "NodesUnhealthy")), 1);
+        assert_eq!(events(&health("False", "NodesUnhealthy"), &health("True", "Healthy")), 1);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What the status says: conditions by the kstatus rules, and counts. Pure.
+//! Builds the status: conditions according to the kstatus rules, and counts. Pure.
 //!
-//! Reconciling and Stalled exist only while true. Stalled is for what a person must fix, never for what only takes time: an
-//! image that cannot be pulled now may be pulled a minute later. The health of devices has a condition of its own and makes
-//! no other condition false.
+//! Reconciling and Stalled exist only while true. Stalled means that someone has to fix something, never that something
+//! only takes time: an image that cannot be pulled now may be pulled a minute later. The health of devices has its own
+//! condition and makes no other condition false.
 
 pub mod events;
 
@@ -30,23 +30,23 @@ use crate::{
     shorten::more_like_it,
 };
 
-/// Enough for a message about a class; the API server's own may quote a long expression in full.
+/// Maximum length of a message about a class. The API server's messages may quote a long expression in full.
 const LONGEST_CLASS_MESSAGE: usize = 1000;
 
-/// What a status is made from.
+/// What a status is computed from.
 #[derive(Clone, Debug)]
 pub struct Inputs<'a> {
-    /// The object, with the status it has.
+    /// The object, with its current status.
     pub config: &'a Config,
     /// What the cluster lacks, as a message.
     pub lacks: Option<&'a str>,
     /// The older config that it gives way to.
     pub overlap: Option<&'a Overlap>,
-    /// What only a person can fix about the children.
+    /// What someone has to fix about the children.
     pub blocks: &'a [Block],
-    /// Messages about children that are being deleted and that finalizers keep.
+    /// Messages about deleted children that finalizers keep.
     pub held: &'a [String],
-    /// What could not be written this time.
+    /// The writes that failed.
     pub failures: &'a [Failed],
     /// What the deletion waits for.
     pub deletion: Option<&'a Waiting>,
@@ -60,7 +60,7 @@ pub struct Inputs<'a> {
     pub now: Timestamp,
 }
 
-/// The status that these inputs make.
+/// The status for these inputs.
 pub fn status(inputs: &Inputs<'_>) -> DraDriverConfigStatus {
     let generation = inputs.config.metadata.generation;
     let before = inputs.config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -85,7 +85,7 @@ pub fn status(inputs: &Inputs<'_>) -> DraDriverConfigStatus {
     }
 }
 
-/// The classes with their counts. What blocks a class matters more than what it matches.
+/// The classes with their counts. A block is more important than what the class matches.
 fn classes(inputs: &Inputs<'_>) -> Vec<ClassStatus> {
     let mut classes = inputs.usage.classes.clone();
     for class in &mut classes {
@@ -107,14 +107,14 @@ fn stated(inputs: &Inputs<'_>) -> Vec<Stated> {
     let stalled = stalled(inputs);
     let reconciling = reconciling(inputs);
 
-    // Ready gives the gravest reason against it.
+    // If not true, Ready gives the most serious reason.
     let (is_ready, cause) = match (&stalled, &reconciling) {
         (Some(cause), _) | (None, Some(cause)) => (ConditionStatus::False, cause.clone()),
         (None, None) => (ConditionStatus::True, serving(inputs)),
     };
     let mut all = vec![Stated { type_: ConditionType::Ready, status: is_ready, cause }];
 
-    // By the kstatus rules these two are there only while true.
+    // By the kstatus rules, these two exist only while true.
     for (type_, cause) in [(ConditionType::Reconciling, reconciling), (ConditionType::Stalled, stalled)] {
         all.extend(cause.map(|cause| Stated { type_, status: ConditionStatus::True, cause }));
     }
@@ -150,15 +150,15 @@ fn serving(inputs: &Inputs<'_>) -> Cause {
     let message = match aborting[..] {
         [] => nodes,
         _ => format!(
-            "{nodes}; claims of these classes cannot be allocated, see status.deviceClasses: {}",
+            "{nodes}; claims for these classes cannot be allocated (see status.deviceClasses): {}",
             aborting.join(", ")
         ),
     };
     Cause::new(Reason::Serving, message)
 }
 
-/// Whether the object is Ready and no fewer nodes serve than before: a node that joins changes nothing for those that use
-/// the others, until it has taken too long.
+/// Whether the object is Ready and no fewer nodes serve than before. A joining node does not affect users of the other
+/// nodes, until it exceeds its deadline.
 fn serves_on(inputs: &Inputs<'_>) -> bool {
     let Some(before) = &inputs.config.status else { return false };
     let was_ready = before.conditions.iter().any(|condition| {
@@ -171,7 +171,7 @@ fn serves_on(inputs: &Inputs<'_>) -> bool {
         && before.nodes.as_ref().is_some_and(|nodes| nodes.ready <= inputs.rollout.ready)
 }
 
-/// What a person must fix, the gravest first.
+/// What someone has to fix, most serious first.
 fn stalled(inputs: &Inputs<'_>) -> Option<Cause> {
     if let Some(lacks) = inputs.lacks {
         return Some(Cause::new(Reason::DraApiMissing, lacks));
@@ -189,7 +189,7 @@ fn stalled(inputs: &Inputs<'_>) -> Option<Cause> {
     }
 }
 
-/// What blocks a child, and what to do.
+/// What blocks a child, and how to fix it.
 fn blocked(inputs: &Inputs<'_>, block: &Block) -> Cause {
     match block {
         Block::NameTaken { key, owner } => Cause::new(
@@ -225,12 +225,12 @@ fn reconciling(inputs: &Inputs<'_>) -> Option<Cause> {
         None => {}
     }
 
-    // Nothing is rolled out where the API is missing or an older config has the nodes.
+    // Nothing is rolled out if the API is missing or an older config has the nodes.
     if inputs.lacks.is_some() || inputs.overlap.is_some() {
         return None;
     }
 
-    // Writes that have to be repeated.
+    // Writes that have to be retried.
     if let Some(Failed { key, message }) = inputs.failures.first() {
         return Some(Cause::new(Reason::Retrying, format!("writing {key} failed, retrying: {message}")));
     }
@@ -240,7 +240,7 @@ fn reconciling(inputs: &Inputs<'_>) -> Option<Cause> {
 
     // The rollout.
     match &inputs.rollout.progress {
-        // The DaemonSet itself may be what is blocked: then nothing is in progress.
+        // If the DaemonSet itself is blocked, nothing is in progress.
         Progress::Unobserved if inputs.blocks.iter().any(|block| block.key().kind <= ChildKind::DaemonSet) => None,
         Progress::Unobserved => {
             Some(Cause::new(Reason::RollingOut, "waiting for Kubernetes to act on the DaemonSet just applied"))
@@ -269,7 +269,7 @@ fn healthy(inputs: &Inputs<'_>) -> Stated {
     } else if desired == 0 {
         (ConditionStatus::Unknown, Reason::Publishing, "the plugin has not been rolled out yet".into())
     } else if count(*publishing) < desired {
-        let message = format!("{publishing} of {} published a complete pool of devices so far", nodes(desired));
+        let message = format!("{publishing} of {} have published a complete pool of devices so far", nodes(desired));
         (ConditionStatus::Unknown, Reason::Publishing, message)
     } else {
         let message = format!("{} published a complete pool of devices{}", nodes(count(*publishing)), full(inputs));
@@ -278,7 +278,7 @@ fn healthy(inputs: &Inputs<'_>) -> Stated {
     Stated { type_: ConditionType::ResourcesHealthy, status, cause: Cause { reason, message } }
 }
 
-/// What it means for others that claims hold every device of some nodes.
+/// The consequence for other containers if claims hold every device on some nodes.
 fn full(inputs: &Inputs<'_>) -> String {
     let full = &inputs.usage.full;
     let (Some(first), Some(consequence)) = (full.first(), inputs.config.kind.when_all_held()) else {
@@ -302,12 +302,12 @@ fn without_health_message(mut condition: Condition) -> Condition {
     condition
 }
 
-/// Whether two statuses say the same and only count differently.
+/// Whether two statuses differ only in counts.
 pub fn only_counts_differ(before: &DraDriverConfigStatus, after: &DraDriverConfigStatus) -> bool {
     let said = |status: &DraDriverConfigStatus| DraDriverConfigStatus {
         nodes: None,
         devices: None,
-        // A message about good health only counts as well.
+        // A message about good health contains only counts.
         conditions: status.conditions.iter().cloned().map(without_health_message).collect(),
         device_classes: status
             .device_classes
@@ -324,14 +324,14 @@ pub fn only_counts_differ(before: &DraDriverConfigStatus, after: &DraDriverConfi
     said(before) == said(after)
 }
 
-/// Names the older config, and what to do. Another driver name would not help, so it is not offered.
+/// Names the older config, and how to fix the overlap. Another driver name would not help, so it is not suggested.
 fn overlap_message(Overlap { older, driver, shared }: &Overlap) -> String {
     let shared = match shared {
         SharedNodes::Node(node) => format!("both select node {node}"),
         SharedNodes::EveryNodeOfOne => "one selects every node that the other selects".into(),
     };
     format!(
-        "the older DraDriverConfig {older} gives out the same devices as driver {driver}, and {shared}: give one of them a spec.nodePlugin.nodeSelector that shares no node with the other, or delete one"
+        "the older DraDriverConfig {older} already serves the same devices as driver {driver}, and {shared}: change spec.nodePlugin.nodeSelector so that they share no node, or delete one of them"
     )
 }
 

@@ -1,4 +1,4 @@
-//! The kstatus rules, and what each situation says.
+//! The kstatus rules, and the conditions in each situation.
 
 use serde_json::json;
 
@@ -40,7 +40,7 @@ fn inputs_of(held: &Held) -> Inputs<'_> {
     }
 }
 
-/// What inputs may borrow.
+/// Values that inputs borrow.
 struct Held {
     config: Config,
     going: Config,
@@ -109,7 +109,7 @@ fn said(status: &DraDriverConfigStatus) -> Vec<String> {
 }
 
 #[test]
-fn what_serves_is_ready_and_has_neither_reconciling_nor_stalled() {
+fn a_serving_object_is_ready_and_has_neither_reconciling_nor_stalled() {
     let status = status_with(|_, _| {});
     assert_eq!(said(&status), ["Ready=True/Serving", "ResourcesHealthy=True/Healthy", "PreflightPassed=True/Passed"]);
     assert_eq!(status.observed_generation, Some(1));
@@ -117,7 +117,7 @@ fn what_serves_is_ready_and_has_neither_reconciling_nor_stalled() {
 }
 
 #[test]
-fn what_takes_its_time_is_reconciling_and_never_stalled() {
+fn work_in_progress_is_reconciling_and_never_stalled() {
     for (status, reason) in [
         (status_with(|inputs, held| inputs.rollout = &held.underway), "RollingOut"),
         (status_with(|inputs, held| inputs.rollout = &held.unobserved), "RollingOut"),
@@ -134,13 +134,13 @@ fn what_takes_its_time_is_reconciling_and_never_stalled() {
 }
 
 #[test]
-fn what_a_person_must_fix_is_stalled_and_says_what() {
+fn a_problem_that_someone_has_to_fix_is_stalled_and_named() {
     for (status, reason, words) in [
         (status_with(|inputs, _| inputs.lacks = Some("no API")), "DraApiMissing", "no API"),
         (
             status_with(|inputs, held| inputs.overlap = Some(&held.overlap)),
             "NodeSelectorOverlap",
-            "the older DraDriverConfig b gives out the same devices as driver b.cpu, and both select node n",
+            "the older DraDriverConfig b already serves the same devices as driver b.cpu, and both select node n",
         ),
         (
             status_with(|inputs, held| inputs.blocks = &held.taken),
@@ -174,7 +174,7 @@ fn the_health_of_devices_makes_nothing_else_false() {
 }
 
 #[test]
-fn devices_are_healthy_only_where_every_node_that_should_publishes() {
+fn devices_are_healthy_only_if_every_selected_node_publishes() {
     let (three, none) = (rollout(3, 2, Progress::Done), SliceHealth::default());
     for health in [&none, &Held::default().healthy] {
         let held = Held::default();
@@ -184,7 +184,7 @@ fn devices_are_healthy_only_where_every_node_that_should_publishes() {
 }
 
 #[test]
-fn a_node_that_joins_what_is_ready_takes_no_readiness_from_the_others() {
+fn a_joining_node_does_not_make_a_ready_object_unready() {
     let joining = rollout(2, 1, Progress::Joining("1 of 2 nodes run the plugin".into()));
     let after = |change: &dyn Fn(&mut Config)| {
         let mut held = Held::default();
@@ -202,7 +202,7 @@ fn a_node_that_joins_what_is_ready_takes_no_readiness_from_the_others() {
 }
 
 #[test]
-fn no_node_selected_is_ready_and_says_so() {
+fn an_object_that_selects_no_node_is_ready_and_says_so() {
     let status = status_with(|inputs, held| inputs.rollout = &held.nowhere);
     assert_eq!(said(&status)[..2], ["Ready=True/NoNodes", "ResourcesHealthy=True/NoNodes"]);
 }
@@ -216,7 +216,7 @@ fn a_class_says_why_it_does_not_exist() {
 }
 
 #[test]
-fn a_class_that_is_refused_names_the_field_of_the_config() {
+fn a_rejected_class_names_the_field_of_the_config() {
     let mut held = Held::default();
     held.config.device_classes[0].selectors = vec!["device.driver ==".into()];
     let key = ChildKey { kind: ChildKind::DeviceClass, name: "a".into() };
@@ -229,7 +229,7 @@ fn a_class_that_is_refused_names_the_field_of_the_config() {
 }
 
 #[test]
-fn a_class_that_is_refused_says_so_also_where_something_else_is_blocked_first() {
+fn a_rejected_class_is_reported_even_if_something_else_is_blocked_first() {
     let held = Held::default();
     let key = ChildKey { kind: ChildKind::DeviceClass, name: "a".into() };
     let blocks = [held.taken[1].clone(), Block::Refused { key, message: "no CEL".into() }];
@@ -241,13 +241,13 @@ fn a_class_that_is_refused_says_so_also_where_something_else_is_blocked_first() 
 }
 
 #[test]
-fn a_class_that_aborts_claims_leaves_the_object_ready_which_says_so() {
+fn a_class_that_aborts_claims_leaves_the_object_ready_and_is_named() {
     let mut held = Held::default();
     held.usage.classes[0].reason = Some(ClassReason::AbortsClaims.as_str().into());
     held.usage.classes[0].message = Some("é".repeat(5000));
     let status = status(&inputs_of(&held));
     assert_eq!(said(&status)[0], "Ready=True/Serving");
-    assert!(status.conditions[0].message.ends_with("cannot be allocated, see status.deviceClasses: a"));
+    assert!(status.conditions[0].message.ends_with("cannot be allocated (see status.deviceClasses): a"));
     assert_eq!(status.device_classes[0].message.as_ref().unwrap().chars().count(), 1000);
 }
 
@@ -263,7 +263,7 @@ fn a_node_whose_devices_are_all_claimed_is_named_and_is_healthy() {
 }
 
 #[test]
-fn a_change_of_counts_alone_is_told_from_other_changes() {
+fn a_change_of_counts_only_is_distinguished_from_other_changes() {
     let before = status_with(|_, _| {});
     let mut after = before.clone();
     after.devices = Some(DeviceCounts { total: 4, allocated: 2, tainted: 0 });

@@ -1,9 +1,10 @@
-//! One config's part of the cluster: its pods, its pools, its claims, and whether an older config has the same nodes. Pure.
+//! One config's view of the cluster: its pods, pools and claims, and whether an older config has the same nodes. Pure.
 //!
-//! Configs of one kind of driver divide the nodes among them, whatever the drivers' names: their devices are the same
-//! hardware. (A config that is being deleted is no obstacle here: until its pods are gone, they keep those of a successor off
-//! their nodes.) Where configs share the driver's name too, a slice or a claim belongs to the config whose placement selects
-//! its node. On a node that none selects (simulated servers publish like that), or that is not known, it counts for each.
+//! Configs with the same kind of driver divide the nodes among themselves, regardless of driver names: their devices
+//! are the same hardware. (A config that is being deleted is not an obstacle here: its remaining pods keep a
+//! successor's pods off their nodes.) If configs also share the driver name, a slice or claim belongs to the config
+//! whose placement selects its node. On an unknown node or one that no config selects (simulated servers publish like
+//! that), it counts for every config.
 
 pub mod placement;
 
@@ -25,12 +26,12 @@ use crate::{
     slices::pool::{Pool, pools},
 };
 
-/// The cluster, as far as it is watched.
+/// The watched part of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Every config, as far as it can be parsed.
+    /// Every config, or the readable part of it.
     pub configs: Vec<Arc<Config>>,
-    /// Every object of children's kinds.
+    /// Every object of a child's kind.
     pub children: Vec<Live>,
     /// Every slice.
     pub slices: Vec<Arc<ResourceSlice>>,
@@ -42,40 +43,40 @@ pub struct Snapshot {
     pub claims: Vec<ClaimFacts>,
 }
 
-/// One config's part of the cluster.
+/// One config's view of the cluster.
 #[derive(Debug)]
 pub struct View<'a> {
     /// The nodes, by name.
     pub nodes: BTreeMap<&'a str, &'a NodeFacts>,
     /// The pods of its plugin.
     pub pods: Vec<&'a PluginPod>,
-    /// The nodes that its plugin may run on and that have no pod of it, those without taints first.
+    /// The nodes that its plugin may run on but that have no pod of it, those without taints first.
     pub bare: Vec<&'a str>,
-    /// The slices of its driver on nodes that no other config of the driver selects.
+    /// Its driver's slices, except on nodes that another config of the driver selects.
     pub slices: Vec<&'a ResourceSlice>,
-    /// Those of them that no driver withdraws once its plugin is gone: on nodes that it selects and that no other config of
+    /// Those slices that no driver withdraws once its plugin is gone: on nodes that it selects and no other config of
     /// the driver does.
     pub own_slices: Vec<&'a ResourceSlice>,
-    /// The claims that hold devices of its driver, whether or not these are published at the moment, except on nodes that
+    /// The claims that hold its driver's devices, even if those are not currently published, except on nodes that
     /// another config of the driver selects.
     pub claims: Vec<&'a ClaimFacts>,
-    /// The older config that it must give way to.
+    /// The older config that it gives way to.
     pub overlap: Option<Overlap>,
 }
 
-/// An older config that gives out the same devices on nodes that this one selects too.
+/// An older config that serves the same devices on nodes that this one selects too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
     /// Name of the older config.
     pub older: String,
     /// Name of its driver.
     pub driver: String,
-    /// Where the two meet.
+    /// The nodes that both select.
     pub shared: SharedNodes,
 }
 
 impl<'a> View<'a> {
-    /// Looks at `snapshot` as `config`.
+    /// The view of `snapshot` for `config`.
     pub fn new(config: &Config, snapshot: &'a Snapshot) -> Self {
         let nodes: BTreeMap<_, _> = snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
         let driver: &str = &config.driver_name;
@@ -127,14 +128,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether two configs must not run their plugins on one node: they would give out the same devices, or be the same driver
-/// to the kubelet.
+/// Whether two configs must not run their plugins on the same node: they would serve the same devices, or be the same
+/// driver to the kubelet.
 fn contend(other: &Config, config: &Config) -> bool {
     let devices = config.kind.devices();
     other.driver_name == config.driver_name || devices.is_some() && other.kind.devices() == devices
 }
 
-/// The younger of two configs gives way; of two equally old ones, the one whose name comes later.
+/// The younger of two configs gives way; if they are equally old, the one whose name sorts last.
 fn is_older(other: &Config, config: &Config) -> bool {
     let age = |config: &Config| (config.creation_timestamp().map(|time| time.0), config.name_any());
     age(other) < age(config)
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_counts_whether_or_not_its_devices_are_published_unless_its_node_belongs_to_another_config() {
+    fn a_claim_counts_even_if_its_devices_are_not_published_unless_its_node_belongs_to_another_config() {
         let (a, b) = (selecting("a", "x"), selecting("b", "y"));
         let snapshot = Snapshot {
             configs: vec![Arc::new(a.clone()), Arc::new(b)],
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_that_another_config_takes_over_are_not_left_behind() {
+    fn slices_that_another_config_takes_over_are_not_deleted() {
         let (a, b) = (mk_config("a", &json!({})), selecting("b", "y"));
         let snapshot = Snapshot {
             configs: vec![Arc::new(a.clone()), Arc::new(b)],
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn two_drivers_of_one_kind_contend_for_a_node_whatever_their_names() {
+    fn two_drivers_of_one_kind_compete_for_a_node_regardless_of_their_names() {
         let old = mk_config("a", &json!({"driverName": "a.cpu"}));
         let young = mk_config("b", &json!({"driverName": "b.cpu"}));
         let overlap = |old: &Config| {
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_without_a_pod_are_known_and_those_with_taints_come_last() {
+    fn nodes_without_a_pod_are_listed_with_tainted_ones_last() {
         let tainted = NodeFacts { tainted: true, ..labelled("a", "x") };
         let snapshot = Snapshot {
             nodes: vec![tainted, labelled("b", "x"), labelled("c", "x"), labelled("d", "y")],
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_of_the_config_are_in_its_view() {
+    fn only_the_configs_own_pods_are_in_its_view() {
         let snapshot = Snapshot { pods: vec![mk_pod("n", true)], ..Snapshot::default() };
         assert_eq!(View::new(&mk_config("cpu", &json!({})), &snapshot).pods.len(), 1);
         assert_eq!(View::new(&mk_config("other", &json!({})), &snapshot).pods.len(), 0);

@@ -1,6 +1,6 @@
 //! Which nodes a config's plugin should run on, and whether two configs select the same node. Pure.
 //!
-//! The rules are the scheduler's: every nodeSelector label, and at least one of the required node affinity's terms.
+//! The rules are the scheduler's: every nodeSelector label, and at least one term of the required node affinity.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub struct Placement {
     terms: Option<Vec<NodeSelectorTerm>>,
 }
 
-/// What two placements have in common.
+/// The nodes that two placements share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharedNodes {
     /// Both select this node.
@@ -25,7 +25,7 @@ pub enum SharedNodes {
 }
 
 impl Placement {
-    /// The placement that the config asks for.
+    /// The placement that the config requests.
     pub fn of(config: &Config) -> Self {
         let affinity = config.node_plugin.affinity.node_affinity.as_ref();
         let required = affinity.and_then(|nodes| nodes.required_during_scheduling_ignored_during_execution.as_ref());
@@ -41,7 +41,8 @@ impl Placement {
             && self.terms.as_ref().is_none_or(|terms| terms.iter().any(|term| term_selects(term, node)))
     }
 
-    /// The nodes that two placements share: one that both select now, or all of one that lies within the other.
+    /// The nodes that two placements share: a node that both select now, or every node of a placement that lies within
+    /// the other.
     pub fn shared<'a>(&self, other: &Self, nodes: impl IntoIterator<Item = &'a NodeFacts>) -> Option<SharedNodes> {
         if let Some(node) = nodes.into_iter().find(|node| self.selects(node) && other.selects(node)) {
             return Some(SharedNodes::Node(node.name.clone()));
@@ -52,7 +53,7 @@ impl Placement {
     }
 }
 
-/// A term without labels and fields selects nothing.
+/// A term without expressions selects nothing.
 fn term_selects(term: &NodeSelectorTerm, node: &NodeFacts) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn two_placements_overlap_where_they_share_a_node_or_cannot_avoid_it() {
+    fn two_placements_overlap_if_they_share_a_node_or_must_share_one() {
         let (a, b) =
             (placement(&json!({"nodeSelector": {"pool": "a"}})), placement(&json!({"nodeSelector": {"zone": "z"}})));
         let everywhere = placement(&json!({}));

@@ -47,7 +47,7 @@ mod tests {
     #[case("device.driver = \"dra.cpu\"")]
     #[case("a && && b")]
     #[case("\"never ends")]
-    #[case("this is no CEL")]
+    #[case("this is not CEL")]
     #[case("(")]
     #[case("device.attributes.a.in == 1")]
     fn a_syntax_error_is_reported_with_its_place(#[case] expression: &str) {

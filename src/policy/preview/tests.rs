@@ -63,7 +63,7 @@ fn a_selector_is_answered(#[case] selector: &str, #[case] matches: bool) {
 #[case(r#"device.attributes["dra." + "cpu"].cores > 3"#)]
 #[case(r#"{"a": 1}["a"] == 1"#)]
 #[case("Foo{a: 1} == 2")]
-#[case("this is no CEL")]
+#[case("this is not CEL")]
 #[case("")]
 fn a_selector_that_only_kubernetes_can_evaluate_is_unknown_and_never_false(#[case] selector: &str) {
     assert!(matches!(answer(&[selector]), Err(MatchError::Unknown(_))), "{:?}", answer(&[selector]));

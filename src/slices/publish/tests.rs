@@ -31,11 +31,11 @@ async fn beside<T>(
     count: usize,
     story: impl AsyncFnOnce(&FakeApi, watch::Receiver<Published>) -> T,
 ) -> T {
-    let (status, told) = watch::channel(Published::default());
+    let (status, updates) = watch::channel(Published::default());
     let publisher = publisher(api, devices(count));
     let limit = Duration::from_secs(20);
     tokio::select! {
-        done = tokio::time::timeout(limit, story(api, told)) => done.expect("the story ends in time"),
+        done = tokio::time::timeout(limit, story(api, updates)) => done.expect("the story ends in time"),
         never = publisher.run(&status) => match never {},
     }
 }
@@ -46,8 +46,8 @@ async fn until_true(condition: impl Fn() -> bool) {
     }
 }
 
-async fn complete(mut told: watch::Receiver<Published>) {
-    told.wait_for(|published| published.complete).await.unwrap();
+async fn complete(mut updates: watch::Receiver<Published>) {
+    updates.wait_for(|published| published.complete).await.unwrap();
 }
 
 fn generations(api: &FakeApi) -> Vec<i64> {
@@ -60,8 +60,8 @@ fn device_count(api: &FakeApi) -> usize {
 
 #[tokio::test]
 async fn slices_are_published_once_owned_by_the_node_and_then_nothing_is_written() {
-    beside(&api(), 130, async |api, told| {
-        complete(told).await;
+    beside(&api(), 130, async |api, updates| {
+        complete(updates).await;
         assert_eq!(device_count(api), 130);
         assert!(api.slices().iter().all(|(_, slice)| slice["metadata"]["ownerReferences"][0]["uid"] == "node-uid"));
         until_true(|| api.is_watched()).await;
@@ -78,16 +78,16 @@ async fn slices_are_published_once_owned_by_the_node_and_then_nothing_is_written
 #[tokio::test]
 async fn slices_from_before_a_restart_are_left_unchanged() {
     let api = api();
-    beside(&api, 3, async |_, told| complete(told).await).await;
+    beside(&api, 3, async |_, updates| complete(updates).await).await;
     let before = api.writes().len();
-    beside(&api, 3, async |_, told| complete(told).await).await;
+    beside(&api, 3, async |_, updates| complete(updates).await).await;
     assert_eq!(api.writes().len(), before);
 }
 
 #[tokio::test]
 async fn slices_that_the_kubelet_deleted_are_recreated() {
-    beside(&api(), 130, async |api, told| {
-        complete(told).await;
+    beside(&api(), 130, async |api, updates| {
+        complete(updates).await;
         until_true(|| api.is_watched()).await;
         for (path, _) in api.slices() {
             api.delete(&path);
@@ -101,8 +101,8 @@ async fn slices_that_the_kubelet_deleted_are_recreated() {
 
 #[tokio::test]
 async fn foreign_changes_and_slices_are_corrected() {
-    beside(&api(), 3, async |api, told| {
-        complete(told).await;
+    beside(&api(), 3, async |api, updates| {
+        complete(updates).await;
         until_true(|| api.is_watched()).await;
         let (path, mut slice) = api.slices().remove(0);
         slice["spec"]["devices"] = json!([]);
@@ -116,8 +116,8 @@ async fn foreign_changes_and_slices_are_corrected() {
 
 #[tokio::test]
 async fn slices_lost_while_the_watch_was_down_are_recreated() {
-    beside(&api(), 3, async |api, told| {
-        complete(told).await;
+    beside(&api(), 3, async |api, updates| {
+        complete(updates).await;
         until_true(|| api.is_watched()).await;
         api.expire_watches();
         let (path, _) = api.slices().remove(0);
@@ -131,10 +131,10 @@ async fn slices_lost_while_the_watch_was_down_are_recreated() {
 async fn errors_are_reported_and_retried() {
     let api = api();
     api.fail(Method::POST, 500);
-    beside(&api, 3, async |api, mut told| {
-        let problem = told.wait_for(|published| published.problem.is_some()).await.unwrap().problem.clone().unwrap();
+    beside(&api, 3, async |api, mut updates| {
+        let problem = updates.wait_for(|published| published.problem.is_some()).await.unwrap().problem.clone().unwrap();
         assert!(problem.contains("cannot create ResourceSlice \"node-1-dra.cpu"), "{problem}");
-        complete(told).await;
+        complete(updates).await;
         assert_eq!(device_count(api), 3);
     })
     .await;
@@ -143,11 +143,11 @@ async fn errors_are_reported_and_retried() {
 #[tokio::test]
 async fn a_missing_node_is_reported_and_waited_for() {
     let api = FakeApi::default();
-    beside(&api, 3, async |api, mut told| {
-        let problem = told.wait_for(|published| published.problem.is_some()).await.unwrap().problem.clone().unwrap();
+    beside(&api, 3, async |api, mut updates| {
+        let problem = updates.wait_for(|published| published.problem.is_some()).await.unwrap().problem.clone().unwrap();
         assert!(problem.contains("Node \"node-1\" does not exist"), "{problem}");
         api.put(NODE, json!({"metadata": {"name": "node-1", "uid": "late"}}));
-        complete(told).await;
+        complete(updates).await;
         assert_eq!(api.slices()[0].1["metadata"]["ownerReferences"][0]["uid"], "late");
     })
     .await;
@@ -155,8 +155,8 @@ async fn a_missing_node_is_reported_and_waited_for() {
 
 #[tokio::test]
 async fn slices_garbage_collected_with_their_node_are_recreated_for_the_new_one() {
-    beside(&api(), 3, async |api, told| {
-        complete(told).await;
+    beside(&api(), 3, async |api, updates| {
+        complete(updates).await;
         until_true(|| api.is_watched()).await;
         api.delete(NODE);
         api.put(NODE, json!({"metadata": {"name": "node-1", "uid": "second"}}));
@@ -178,12 +178,12 @@ async fn a_field_that_the_server_drops_is_not_rewritten() {
             device.as_object_mut().unwrap().remove("allowMultipleAllocations");
         }
     });
-    let (status, told) = watch::channel(Published::default());
+    let (status, updates) = watch::channel(Published::default());
     let mut devices = devices(3);
     devices[1].allow_multiple_allocations = Some(true);
     let publisher = publisher(&api, devices);
     let story = async {
-        complete(told).await;
+        complete(updates).await;
         until_true(|| api.is_watched()).await;
         let (path, mut slice) = api.slices().remove(0);
         slice["metadata"]["annotations"] = json!({"seen": "yes"});
@@ -199,8 +199,8 @@ async fn a_field_that_the_server_drops_is_not_rewritten() {
 
 #[tokio::test]
 async fn a_fight_over_a_slice_slows_down() {
-    beside(&api(), 3, async |api, told| {
-        complete(told).await;
+    beside(&api(), 3, async |api, updates| {
+        complete(updates).await;
         until_true(|| api.is_watched()).await;
         let begun = Instant::now();
         for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! Which nodes are healthy, and since when one is not.
+//! Which nodes are healthy, and when a node became unhealthy.
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
 
@@ -67,7 +67,7 @@ fn the_deadline_starts_again_when_a_healthy_node_becomes_unhealthy() {
 }
 
 #[test]
-fn a_new_process_goes_on_from_the_status() {
+fn a_new_process_continues_from_the_status() {
     let first = judged(&[mk_pod("a", true)], &[mk_node("a")], &[], FIRST, 100);
     let before = Before { unwell: None, problems: &first.problems.first };
     assert_eq!(judged(&[mk_pod("a", true)], &[mk_node("a")], &[], before, 500).problems, first.problems);
@@ -82,7 +82,7 @@ fn a_node_that_goes_away_leaves_no_problem_behind() {
 }
 
 #[test]
-fn a_node_without_a_plugin_pod_may_publish_as_it_likes() {
+fn a_node_without_a_plugin_pod_may_publish_anything() {
     let health = judged(&[], &[mk_node("sim")], &[mk_slice("sim", 1, 2, &["core-0-0"])], FIRST, 1000);
     assert_eq!(health, SliceHealth::default());
 }
@@ -110,7 +110,7 @@ fn a_node_that_offers_nothing_is_a_problem() {
 }
 
 #[test]
-fn a_pod_that_runs_but_is_not_ready_is_named_with_where_to_look() {
+fn a_running_pod_that_is_not_ready_is_named_with_a_pointer_to_the_cause() {
     let health = judged(&[mk_pod("a", false)], &[mk_node("a")], &[], FIRST, 1000);
     let problem = &health.problems.first[0];
     assert_eq!(problem.reason, "PluginNotReady");
@@ -137,7 +137,7 @@ fn an_old_plugin_that_serves_keeps_its_node_healthy_while_the_new_one_does_not_s
 }
 
 #[test]
-fn the_first_ten_problems_are_shown_by_node_name_and_the_rest_counted() {
+fn the_first_ten_problems_are_shown_by_node_name_and_the_rest_are_counted() {
     let names: Vec<_> = (0..13).map(|n| format!("n{n:02}")).rev().collect();
     let pods: Vec<_> = names.iter().map(|name| mk_pod(name, false)).collect();
     let nodes: Vec<_> = names.iter().map(|name| mk_node(name)).collect();
@@ -148,7 +148,7 @@ fn the_first_ten_problems_are_shown_by_node_name_and_the_rest_counted() {
 }
 
 #[test]
-fn a_node_for_which_no_pod_can_be_created_has_until_the_deadline_and_then_says_why() {
+fn a_node_for_which_no_pod_can_be_created_has_until_the_deadline_and_then_reports_why() {
     let podless = Podless { nodes: &["a"], why: Some("violates PodSecurity") };
     let none = Unwell::new();
     let before = Before { unwell: Some(&none), problems: &[] };
@@ -162,7 +162,7 @@ fn a_node_for_which_no_pod_can_be_created_has_until_the_deadline_and_then_says_w
 }
 
 #[test]
-fn a_node_whose_kubelet_is_gone_says_so() {
+fn a_node_whose_kubelet_does_not_report_is_not_ready() {
     let mut node = mk_node("a");
     node.ready = false;
     let health = judged(&[mk_pod("a", false)], &[node], &[mk_slice("a", 1, 1, &["c"])], FIRST, 1000);

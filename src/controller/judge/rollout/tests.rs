@@ -1,4 +1,4 @@
-//! What halts a rollout, what is done, and what is in progress.
+//! Rollouts that are halted, done, or in progress.
 
 use jiff::SignedDuration;
 use serde_json::json;
@@ -14,7 +14,7 @@ fn patience(now: i64) -> Patience<'static> {
     Patience { deadline: SignedDuration::from_secs(60), podless: Vec::new(), now: at(now) }
 }
 
-/// Before anything takes too long.
+/// A time before any deadline.
 fn judged(
     daemon_set: Option<&Live>,
     pods: &[&PluginPod],
@@ -57,12 +57,12 @@ fn a_daemon_set_that_kubernetes_has_not_acted_on_is_unobserved() {
 }
 
 #[test]
-fn no_node_to_run_on_is_done() {
+fn a_rollout_without_nodes_is_done() {
     assert_eq!(judged(Some(&daemon_set(2, 0, 0, 0)), &[], &BTreeMap::new(), None).progress, Progress::Done);
 }
 
 #[test]
-fn a_node_that_is_down_holds_nothing_up() {
+fn a_node_that_is_down_does_not_hold_up_the_rollout() {
     let (up, mut down) = (mk_node("a"), mk_node("b"));
     down.ready = false;
     let (on_up, on_down) = (mk_pod("a", true), mk_pod("b", false));
@@ -72,7 +72,7 @@ fn a_node_that_is_down_holds_nothing_up() {
 }
 
 #[test]
-fn the_new_plugin_on_a_node_that_is_down_makes_up_for_no_old_one_on_a_node_that_is_up() {
+fn a_new_plugin_on_a_down_node_does_not_offset_an_old_one_on_a_node_that_is_up() {
     let (up, mut down) = (mk_node("a"), mk_node("b"));
     down.ready = false;
     let nodes = [("a", &up), ("b", &down)].into();
@@ -84,7 +84,7 @@ fn the_new_plugin_on_a_node_that_is_down_makes_up_for_no_old_one_on_a_node_that_
     assert!(matches!(progress(&on_up, 1), Progress::Underway(_)));
     on_up.revision = "2".into();
     assert_eq!(progress(&on_up, 2), Progress::Done);
-    // Taken back before the node that is up had it.
+    // Rolled back before the node that is up got the new version.
     on_up.revision = "1".into();
     let more = mk_pod("c", true);
     let rollout = judged(Some(&daemon_set(2, 3, 2, 2)), &[&on_up, &more, &on_down], &nodes, None);
@@ -92,7 +92,7 @@ fn the_new_plugin_on_a_node_that_is_down_makes_up_for_no_old_one_on_a_node_that_
 }
 
 #[test]
-fn pods_that_cannot_be_created_halt_and_say_why() {
+fn pods_that_cannot_be_created_halt_the_rollout_and_report_why() {
     let pod = mk_pod("a", true);
     let with = |refusal| judged(Some(&daemon_set(2, 3, 1, 1)), &[&pod], &BTreeMap::new(), refusal);
     assert_eq!(with(None).missing, 2);
@@ -150,7 +150,7 @@ fn a_new_plugin_that_runs_and_is_not_ready_in_time_halts_and_names_its_node_and_
 }
 
 #[test]
-fn a_first_roll_out_on_which_nothing_becomes_ready_halts_too_and_counts_the_nodes() {
+fn a_first_rollout_in_which_nothing_becomes_ready_halts_and_counts_the_nodes() {
     let pods = [mk_pod("a", false), mk_pod("b", false), mk_pod("c", false)];
     let pods: Vec<_> = pods.iter().collect();
     let rollout = judged_with(Some(&daemon_set(2, 3, 3, 0)), &pods, &BTreeMap::new(), None, &patience(60));
@@ -173,7 +173,7 @@ fn a_node_for_which_no_pod_is_created_in_time_halts_and_is_named() {
 }
 
 #[test]
-fn a_node_that_joins_is_told_from_a_new_version_on_its_way() {
+fn a_joining_node_is_distinguished_from_a_new_version() {
     let (old, joined) = (mk_pod("a", true), mk_pod("b", false));
     let progress = |updated, pods: &[&PluginPod]| {
         judged(Some(&daemon_set(2, 2, updated, 1)), pods, &BTreeMap::new(), None).progress
