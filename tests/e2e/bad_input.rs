@@ -96,7 +96,7 @@ async fn the_api_server_rejects_what_it_can_check_and_says_what_to_write() {
         ),
         (class, attribute(json!({"key": "cores", "operator": "Equals", "values": [4]})), "supported values: \"In\""),
         (class, attribute(json!({"key": "my cores", "operator": "Exists"})), "such as cores or cpu.intel.com/family"),
-        (class, attribute(json!({"key": "cores", "operator": "In"})), "need a non-empty list `values`"),
+        (class, attribute(json!({"key": "cores", "operator": "In"})), "need a non-empty `values` list"),
         (
             class,
             attribute(json!({"key": "cores", "operator": "Exists", "value": 4})),
