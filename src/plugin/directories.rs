@@ -1,4 +1,4 @@
-//! Notices when files are removed from directories that others may empty. IO: inotify.
+//! Detects removed files in directories that other processes may empty. IO: inotify.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,9 +6,10 @@ use futures::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
 use tokio::time::{sleep, timeout};
 
-/// How long to wait for a burst of removals to end.
+/// How long to wait for the end of a burst of removals.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How often to check without an event: a directory may be new, or the host may be out of inotify instances.
+/// How often to check even without an event, because a directory may be new or the host may be out of inotify
+/// instances.
 const CHECK: Duration = Duration::from_secs(10);
 
 /// The directories that are watched.
@@ -18,22 +19,22 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// Watches these directories, also if they are created later.
+    /// Watches these directories, even if they are created later.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         let events = Inotify::init().and_then(|inotify| inotify.into_event_stream([0; 1024]));
         if let Err(error) = &events {
-            tracing::warn!(%error, "inotify is not available: removed files are noticed within {} s", CHECK.as_secs());
+            tracing::warn!(%error, "inotify is not available: checking for removed files every {} s", CHECK.as_secs());
         }
         let directories = Self { paths, events: events.ok() };
         directories.watch();
         directories
     }
 
-    /// Returns when a file may have been removed: check whether all of them exist.
+    /// Returns when a file may have been removed. The caller then checks whether all its files exist.
     pub async fn changed(&mut self) {
         let Some(events) = &mut self.events else { return sleep(CHECK).await };
         let removal = async {
-            // The plugin writes its own files under another name first, so the removal of that name means nothing.
+            // The plugin first writes its own files under a temporary name, whose removal can be ignored.
             while let Some(Ok(event)) = events.next().await {
                 if event.name.is_none_or(|name| !name.as_encoded_bytes().ends_with(b".tmp")) {
                     return;
@@ -44,7 +45,7 @@ impl Directories {
             sleep(SETTLE).await;
         }
 
-        // To inotify a recreated directory is another one. A directory that is the same stays watched.
+        // inotify treats a recreated directory as a different one. An unchanged directory stays watched.
         self.watch();
     }
 
@@ -83,7 +84,7 @@ mod tests {
         fs::remove_dir(&dir).unwrap();
         fs::create_dir(&dir).unwrap();
         timeout(Duration::from_secs(2), directories.changed()).await.unwrap();
-        // Events of the removal itself may still come.
+        // Events from the removal itself may still arrive.
         while timeout(Duration::from_millis(200), directories.changed()).await.is_ok() {}
         fs::write(dir.join("a"), "").unwrap();
         fs::remove_file(dir.join("a")).unwrap();

@@ -1,9 +1,10 @@
-//! Which of two instances on a node owns the state, as in a rolling update. IO: two lock files in the state directory.
+//! Decides which of two instances on a node owns the state, for example during a rolling update. IO: two lock files in
+//! the state directory.
 //!
-//! The active instance holds `leader.lock`. A starting instance takes `next.lock` and waits for `leader.lock`. The active
-//! one checks regularly whether `next.lock` is taken, and if it is, steps down. An instance that stepped down takes
-//! `leader.lock` back once it is free and no other instance is starting: its successor has died. The kernel releases the
-//! locks of a dead process.
+//! The active instance holds `leader.lock`. A starting instance takes `next.lock` and waits for `leader.lock`. The
+//! active instance regularly checks whether `next.lock` is taken, and if so steps down. An instance that has stepped
+//! down takes `leader.lock` back when it is free and no other instance is starting, because its successor has died. The
+//! kernel releases the locks of a dead process.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -22,7 +23,7 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// A lock file cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot lock {path}: {source}; the state directory must be writable and on a local file system of the host")]
+#[error("cannot lock {path}: {source}; the state directory must be writable and on a file system local to the host")]
 pub struct LockError {
     path: PathBuf,
     source: io::Error,
@@ -48,20 +49,21 @@ impl Handover {
         Ok(Self { leader: state_dir.join("leader.lock"), next: state_dir.join("next.lock") })
     }
 
-    /// Becomes active as a starting instance, once the one that is active now has stepped down.
+    /// Called by a starting instance. Becomes active once the active instance has stepped down.
     pub async fn take_over(&self) -> Result<Leadership, LockError> {
         let _next = wait_for(&self.next, RETRY).await?;
         Ok(Leadership { lock: wait_for(&self.leader, RETRY).await? })
     }
 
-    /// Returns when another instance waits to become active, or may be active already because the lock file was removed.
+    /// Returns when another instance is waiting to become active, or may already be active because the lock file was
+    /// removed.
     pub async fn challenged(&self, leadership: &Leadership) {
         let mut problem = None;
         while is_at(&leadership.lock, &self.leader) {
             match try_lock(&self.next) {
                 Ok(None) => return,
                 Ok(Some(_)) => problem = None,
-                // A file that cannot be opened now is not a reason to stop serving.
+                // A file that cannot be opened at the moment is not a reason to stop serving.
                 Err(error) => {
                     let error = error.to_string();
                     if problem.as_ref() != Some(&error) {
@@ -72,14 +74,14 @@ impl Handover {
             }
             tokio::time::sleep(CHECK).await;
         }
-        tracing::warn!(path = %self.leader.display(), "the lock file was removed: stepping down, as another instance may be active");
+        tracing::warn!(path = %self.leader.display(), "the lock file was removed: stepping down because another instance may be active");
     }
 
-    /// Becomes active again after having stepped down, once the successor is dead and no other instance is starting.
+    /// Called after stepping down. Becomes active again once the successor has died and no other instance is starting.
     pub async fn come_back(&self) -> Result<Leadership, LockError> {
         loop {
             tokio::time::sleep(CHECK).await;
-            // The leader's lock comes first. Taking the other one while an instance leads would challenge that instance.
+            // Take the leader's lock first: taking the other one would make an active instance step down.
             let Some(lock) = try_lock(&self.leader)? else { continue };
             if try_lock(&self.next)?.is_some() {
                 return Ok(Leadership { lock });
@@ -88,7 +90,7 @@ impl Handover {
     }
 }
 
-/// Whether the file is the one that others find at the path.
+/// Whether the path still refers to this file.
 fn is_at(file: &File, path: &Path) -> bool {
     let found = fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
     match (file.metadata(), found) {
@@ -130,13 +132,13 @@ mod tests {
         (dir, handover)
     }
 
-    /// An instance that starts. It becomes active when it can.
+    /// A starting instance, which becomes active when it can.
     fn start(handover: &Handover) -> JoinHandle<Leadership> {
         let handover = handover.clone();
         tokio::spawn(async move { handover.take_over().await.unwrap() })
     }
 
-    /// Whether an instance that stepped down becomes active within a time in which it checks often.
+    /// Whether an instance that has stepped down becomes active again, within the time of many checks.
     async fn comes_back(handover: &Handover) -> Option<Leadership> {
         timeout(10 * CHECK, handover.come_back()).await.ok().map(Result::unwrap)
     }
@@ -146,14 +148,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_instance_alone_is_active_at_once_and_not_challenged() {
+    async fn a_single_instance_is_active_at_once_and_unchallenged() {
         let (_dir, handover) = handover();
         let leading = timeout(RETRY / 2, handover.take_over()).await.unwrap().unwrap();
         assert!(!is_challenged(&handover, &leading).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_starting_instance_takes_over_and_when_it_dies_the_old_one_comes_back() {
+    async fn a_starting_instance_takes_over_and_the_old_one_returns_when_it_dies() {
         let (_dir, handover) = handover();
         let old = handover.take_over().await.unwrap();
         let successor = start(&handover);
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_instance_that_cannot_check_for_others_goes_on() {
+    async fn an_instance_that_cannot_check_for_others_stays_active() {
         let (_dir, handover) = handover();
         let leading = handover.take_over().await.unwrap();
         // A directory cannot be opened for writing, not even by root.
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_instance_that_stepped_down_gives_way_to_one_that_starts() {
+    async fn an_instance_that_stepped_down_gives_way_to_a_starting_one() {
         let (_dir, handover) = handover();
         let starting = try_lock(&handover.next).unwrap().expect("no instance starts");
         assert!(comes_back(&handover).await.is_none(), "no instance leads, but one starts");

@@ -1,4 +1,4 @@
-//! What the node plugin counts and times. Pure. No label is an object's name: names come and go, but series stay.
+//! The node plugin's metrics. Pure. Object names are never labels: names come and go, but series stay.
 
 use std::{fmt, time::Duration};
 
@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-/// What the kubelet called.
+/// The method that the kubelet called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Call {
     /// `NodePrepareResources`.
@@ -64,7 +64,7 @@ impl PluginMetrics {
             nri_connected: Gauge::default(),
             active: Gauge::default(),
         };
-        // The series exist from the start, so that an alert sees the first error as a change.
+        // Create the series at the start, so that an alert sees the first error as an increase.
         for call in [Call::Prepare, Call::Unprepare] {
             drop(metrics.durations.get_or_create(&CallLabel { call }));
             drop(metrics.errors.get_or_create(&CallLabel { call }));
@@ -72,21 +72,25 @@ impl PluginMetrics {
         let registry = registry.sub_registry_with_prefix("dra_node_plugin");
         registry.register_with_unit(
             "claim_call_duration",
-            "How long a claim's Prepare or Unprepare took",
+            "Time to prepare or unprepare one claim",
             Unit::Seconds,
             metrics.durations.clone(),
         );
-        registry.register("claim_call_errors", "Claims that were not prepared or unprepared", metrics.errors.clone());
+        registry.register(
+            "claim_call_errors",
+            "Claims that could not be prepared or unprepared",
+            metrics.errors.clone(),
+        );
         registry.register("prepared_claims", "Claims that are prepared now", metrics.prepared.clone());
         registry.register("slice_writes", "Writes of ResourceSlices", metrics.slice_writes.clone());
-        registry.register("slice_errors", "Failed requests about ResourceSlices", metrics.slice_errors.clone());
+        registry.register("slice_errors", "Failed ResourceSlice requests", metrics.slice_errors.clone());
         registry.register("nri_reconnects", "Connections to NRI after the first", metrics.nri_reconnects.clone());
-        registry.register("nri_connected", "Whether there is a connection to NRI", metrics.nri_connected.clone());
+        registry.register("nri_connected", "Whether the plugin is connected to NRI", metrics.nri_connected.clone());
         registry.register("active", "Whether this instance owns the node's state", metrics.active.clone());
         metrics
     }
 
-    /// Notes that a call has ended for one claim.
+    /// Records the end of a call for one claim.
     pub fn ended(&self, call: Call, took: Duration, well: bool, prepared: usize) {
         self.durations.get_or_create(&CallLabel { call }).observe(took.as_secs_f64());
         if !well {
@@ -95,7 +99,7 @@ impl PluginMetrics {
         self.has_prepared(prepared);
     }
 
-    /// Notes how many claims are prepared.
+    /// Records how many claims are prepared.
     pub fn has_prepared(&self, claims: usize) {
         self.prepared.set(i64::try_from(claims).unwrap_or(i64::MAX));
     }

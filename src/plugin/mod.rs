@@ -1,4 +1,5 @@
-//! The kubelet's side: registration, DRA service, checkpoint, CDI, NRI. Knows no kind of device, only `drivers::Driver`. IO at the edge.
+//! The node plugin: registration, DRA service, checkpoint, CDI, NRI. It depends on no kind of device, only on
+//! `drivers::Driver`. IO at the edge.
 
 pub mod claims;
 pub mod directories;

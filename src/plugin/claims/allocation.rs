@@ -1,4 +1,4 @@
-//! From a ResourceClaim to what this driver must prepare of it. Pure.
+//! Finds what this driver must prepare for a ResourceClaim. Pure.
 
 use std::fmt;
 
@@ -25,32 +25,32 @@ impl fmt::Display for ClaimRef {
     }
 }
 
-/// Why a claim cannot be prepared as the API server has it; fails that claim alone.
+/// Why a claim cannot be prepared in its current state on the API server. Only that claim fails.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationError {
-    /// The claim was deleted and created again.
+    /// The claim was deleted and recreated.
     #[error(
-        "claim {namespace}/{name} now has UID {found:?}, not {wanted:?}: it was deleted and created again; the kubelet retries for the pod that uses the new one"
+        "claim {namespace}/{name} was deleted and recreated: its UID is now {found:?}, not {wanted:?}; the kubelet retries for the pod that uses the new claim"
     )]
     OtherUid {
         /// Namespace.
         namespace: String,
         /// Name.
         name: String,
-        /// The UID that was asked for.
+        /// The UID that the kubelet asked for.
         wanted: String,
-        /// The UID that it has.
+        /// The UID that the claim has now.
         found: String,
     },
-    /// Nothing is allocated to it.
-    #[error("claim {namespace}/{name} is not allocated: its pod is being scheduled again or is gone")]
+    /// The claim is not allocated.
+    #[error("claim {namespace}/{name} is not allocated: its pod is being rescheduled or is gone")]
     NotAllocated {
         /// Namespace.
         namespace: String,
         /// Name.
         name: String,
     },
-    /// It is not reserved for any pod.
+    /// The claim is not reserved for any pod.
     #[error("claim {namespace}/{name} is not reserved for any pod: the pod that used it is gone")]
     NotReserved {
         /// Namespace.
@@ -58,8 +58,8 @@ pub enum AllocationError {
         /// Name.
         name: String,
     },
-    /// It has only devices of other drivers.
-    #[error("claim {namespace}/{name} has no device of driver {driver}")]
+    /// All its devices belong to other drivers.
+    #[error("claim {namespace}/{name} has no device from driver {driver}")]
     NoDevice {
         /// Namespace.
         namespace: String,
@@ -70,7 +70,7 @@ pub enum AllocationError {
     },
     /// It has a device from another node's pool.
     #[error(
-        "claim {namespace}/{name} has device {device} of pool {pool:?}, which is not this node's pool {own:?}: the claim is allocated to another node"
+        "claim {namespace}/{name} is allocated to another node: device {device} is in pool {pool:?}, and this node's pool is {own:?}"
     )]
     OtherPool {
         /// Namespace.
@@ -86,7 +86,7 @@ pub enum AllocationError {
     },
 }
 
-/// What the API says of a claim, as far as it matters here.
+/// The part of a claim that matters here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocated {
     /// This driver's devices, in the order of the allocation, each with the parameters that apply to it.
@@ -142,7 +142,7 @@ pub fn allocated(
     Ok(Allocated { devices: own, pods: consumers.iter().filter_map(pod).collect() })
 }
 
-/// The pod that a claim is reserved for; other kinds of consumer have no sandbox here.
+/// The pod that a claim is reserved for. Other kinds of consumer have no sandbox.
 fn pod(consumer: &ResourceClaimConsumerReference) -> Option<PodRef> {
     let is_pod = consumer.resource == "pods" && consumer.api_group.as_deref().unwrap_or_default().is_empty();
     is_pod.then(|| PodRef { uid: consumer.uid.clone(), name: consumer.name.clone() })
@@ -177,13 +177,14 @@ fn parameters(
     of(true).chain(of(false)).collect()
 }
 
-/// A configuration without requests is for all of them; a request is named whole (`main/big`) or by its base (`main`).
+/// A configuration that lists no requests applies to all of them. A request is listed by its full name (`main/big`) or
+/// its base name (`main`).
 fn applies(config: &DeviceAllocationConfiguration, request: &str) -> bool {
     let requests = config.requests.as_deref().unwrap_or_default();
     requests.is_empty() || requests.iter().any(|named| named == request || named == base(request))
 }
 
-/// `main` of `main/big`: what containers, CDI and the kubelet know a request by.
+/// The base name, `main` in `main/big`. Containers, CDI and the kubelet refer to a request by it.
 fn base(request: &str) -> &str {
     request.split_once('/').map_or(request, |(base, _)| base)
 }
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_own_results_are_taken_and_named_by_their_base_request() {
+    fn only_this_drivers_results_count_and_they_have_the_base_name_of_their_request() {
         let claim = claim(&json!({"results": [
             result("dra.cpu", "main/big", "core-0-1"), result("gpu.example.com", "gpu", "gpu-0"), result("dra.cpu", "side", "core-0-2"),
         ]}));
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_the_class_come_before_those_of_the_claim_whatever_the_order_in_the_allocation() {
+    fn parameters_of_the_class_come_before_those_of_the_claim_in_any_order_of_the_allocation() {
         let config = |source: &str, driver: &str, requests: &[&str], n: u32| json!({"source": source, "requests": requests, "opaque": {"driver": driver, "parameters": {"n": n}}});
         let claim = claim(&json!({
             "results": [result("dra.cpu", "main/big", "core-0-1"), result("dra.cpu", "side", "core-0-2")],
@@ -254,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_not_this_one_or_not_for_this_node_is_refused_with_the_reason() {
+    fn a_recreated_claim_or_one_for_another_node_is_rejected_with_the_reason() {
         let good = claim(&json!({"results": [result("dra.cpu", "main", "core-0-1")]}));
         let refuse = |claim: &ResourceClaim, wanted: &ClaimRef, driver: &str, pool: &str| {
             allocated(claim, wanted, driver, pool).unwrap_err().to_string()
         };
         let other = ClaimRef { uid: "u0".into(), ..wanted() };
         assert!(refuse(&good, &other, "dra.cpu", "node-1").contains("\"u1\", not \"u0\""));
-        assert!(refuse(&good, &wanted(), "dra.mem", "node-1").contains("no device of driver dra.mem"));
+        assert!(refuse(&good, &wanted(), "dra.mem", "node-1").contains("no device from driver dra.mem"));
         assert!(refuse(&good, &wanted(), "dra.cpu", "node-2").contains("another node"));
         let mut unreserved = good.clone();
         unreserved.status.as_mut().unwrap().reserved_for = None;

@@ -1,4 +1,5 @@
-//! What the container runtime injects: one CDI file a claim, one CDI device a request. IO: files in the CDI directory.
+//! Writes what the container runtime injects: one CDI file per claim, one CDI device per request. IO: files in the CDI
+//! directory.
 //!
 //! The files can always be recreated from the prepared claims, so they are not synced: a reboot wipes the directory.
 
@@ -17,12 +18,12 @@ use crate::{
     replace::{Durability, replace},
 };
 
-/// The least version that lets a device's name begin with a digit, as a UID may.
+/// The first version in which a device name may begin with a digit, as a UID may.
 const CDI_VERSION: &str = "0.5.0";
 
 /// A CDI file could not be written, read or removed.
 #[derive(Debug, thiserror::Error)]
-#[error("CDI {what} {path}: {source}; the container runtime reads these files to give claims to containers")]
+#[error("cannot access CDI {what} {path}: {source}; check that nodePlugin.cdiDir is mounted and writable")]
 pub struct CdiError {
     what: &'static str,
     path: PathBuf,
@@ -42,7 +43,7 @@ impl Cdi {
         Self { directory: directory.to_owned(), driver: driver.to_owned() }
     }
 
-    /// Where they are.
+    /// The directory of the files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -52,12 +53,12 @@ impl Cdi {
         format!("{}={}", self.kind(), device_name(uid, request))
     }
 
-    /// Whether a CDI device is one of this driver's claims.
+    /// Whether a CDI device belongs to a claim of this driver.
     pub fn is_own(&self, device: &str) -> bool {
         device.split_once('=').is_some_and(|(kind, _)| kind == self.kind())
     }
 
-    /// Writes the claim's file, unless it has the right content already.
+    /// Writes the claim's file unless its content is already correct.
     pub fn write(&self, claim: &PreparedClaim) -> Result<(), CdiError> {
         let path = self.path(&claim.uid);
         let content = self.spec(claim).to_string();
@@ -83,7 +84,7 @@ impl Cdi {
         found.into_iter().try_for_each(remove)
     }
 
-    /// This driver's files, including those of claims that are not prepared any more.
+    /// This driver's files, including those of claims that are no longer prepared.
     pub fn own_files(&self) -> Result<Vec<PathBuf>, CdiError> {
         let error = |source| CdiError { what: "directory", path: self.directory.clone(), source };
         let prefix = self.prefix();
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_in_the_environment_leads_back_to_the_token_of_this_driver_alone() {
+    fn only_a_mark_of_this_driver_yields_a_token() {
         let dir = tempfile::tempdir().unwrap();
         let cdi = Cdi::new(dir.path(), "dra.cpu");
         let claim = claim("0a1b");
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn restore_recreates_missing_files_and_removes_stale_ones_but_not_those_of_other_drivers() {
+    fn restore_recreates_missing_files_and_removes_only_this_drivers_stale_ones() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("cdi");
         let cdi = Cdi::new(&dir, "dra.cpu");

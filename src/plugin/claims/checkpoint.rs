@@ -1,7 +1,7 @@
 //! The prepared claims on disk. IO: one file in the state directory.
 //!
 //! A write is atomic and durable: a second file is synced and takes the first one's place, then the directory is
-//! synced. What cannot be read is never overwritten: the caller fails closed until a person has fixed it.
+//! synced. An unreadable checkpoint is never overwritten: the caller fails closed until someone has fixed it.
 
 use std::{
     fs, io,
@@ -16,18 +16,19 @@ use crate::{
     replace::{Durability, replace},
 };
 
-/// The layout that this release writes. A later release may have written a higher one, with content unknown here.
+/// The version of the format that this release writes. A later release may write a higher version, which this one
+/// cannot read.
 const VERSION: u64 = 1;
 
-/// The file's size is a multiple of it, so that it rarely changes.
+/// The file size is rounded up to a multiple of this, so that it rarely changes.
 const BLOCK: usize = 4096;
 
-/// Why the checkpoint cannot be read or written. Each says what to do.
+/// Why the checkpoint cannot be read or written. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// It cannot be read.
     #[error(
-        "cannot read checkpoint {path}: {source}; no claim is prepared or unprepared on this node until it can be read"
+        "cannot read checkpoint {path}: {source}; until it is readable, claims on this node can be neither prepared nor unprepared"
     )]
     Read {
         /// The file.
@@ -35,9 +36,9 @@ pub enum CheckpointError {
         /// Why.
         source: io::Error,
     },
-    /// Its content is damaged.
+    /// The content is damaged.
     #[error(
-        "checkpoint {path} is damaged ({problem}): it is unknown which claims hold which devices, so no claim is prepared or unprepared on this node; restore the file, or drain the node's pods that use claims of this driver and delete the file"
+        "checkpoint {path} is damaged ({problem}), so claims on this node can be neither prepared nor unprepared: restore the file, or drain the node's pods that use this driver's claims and delete the file"
     )]
     Damaged {
         /// The file.
@@ -47,7 +48,7 @@ pub enum CheckpointError {
     },
     /// A later release wrote it.
     #[error(
-        "checkpoint {path} has version {found}, and this release reads versions up to {VERSION}: go back to the release that wrote it, or drain the node's pods that use claims of this driver and delete the file"
+        "checkpoint {path} has version {found}, but this release reads only versions up to {VERSION}: go back to the release that wrote it, or drain the node's pods that use this driver's claims and delete the file"
     )]
     Newer {
         /// The file.
@@ -55,9 +56,9 @@ pub enum CheckpointError {
         /// Its version.
         found: u64,
     },
-    /// It is gone, while CDI files say that claims are prepared.
+    /// It is missing, but CDI files show that claims are prepared.
     #[error(
-        "checkpoint {path} is missing, yet {cdi_file} says that claims are prepared: it is unknown which claims hold which devices, so no claim is prepared or unprepared on this node; restore the checkpoint, or drain the node's pods that use claims of this driver and delete the CDI files"
+        "checkpoint {path} is missing, but {cdi_file} shows that claims are prepared, so claims on this node can be neither prepared nor unprepared: restore the checkpoint, or drain the node's pods that use this driver's claims and delete its CDI files"
     )]
     Missing {
         /// The file.
@@ -66,7 +67,7 @@ pub enum CheckpointError {
         cdi_file: PathBuf,
     },
     /// It cannot be written.
-    #[error("cannot write checkpoint {path}: {source}; free or repair its disk; the kubelet retries")]
+    #[error("cannot write checkpoint {path}: {source}; free up or repair its disk; the kubelet retries")]
     Write {
         /// The file.
         path: PathBuf,
@@ -125,8 +126,8 @@ impl Checkpoint {
         Ok(Some(data.claims))
     }
 
-    /// Writes what [`encode`] made, so that after a return it outlives a crash of the machine, and before it the old
-    /// content does.
+    /// Writes what [`encode`] returned. A machine crash leaves the old content before this returns, and the new content
+    /// afterwards.
     pub fn write(&self, encoded: &[u8]) -> Result<(), CheckpointError> {
         // Spaces before the content keep the file's size: see Durability::Machine.
         let mut content = vec![b' '; encoded.len().next_multiple_of(BLOCK) - encoded.len()];
@@ -138,7 +139,8 @@ impl Checkpoint {
 
 /// The file's content for these claims.
 pub fn encode<'a>(claims: impl Iterator<Item = &'a PreparedClaim>) -> serde_json::Result<Vec<u8>> {
-    // By way of a Value, so that the checksum is over the same text that reading and writing it again gives.
+    // Goes through a Value, so that the checksum covers the same text that reading and rewriting the file would
+    // produce.
     let data = serde_json::to_value(Data { claims: claims.collect::<Vec<_>>() })?.to_string();
     let sum = checksum(data.as_bytes());
     Ok(format!("{{\"version\":{VERSION},\"checksum\":\"{sum}\",\"data\":{data}}}\n").into_bytes())
@@ -226,7 +228,7 @@ mod tests {
         assert_eq!(checkpoint.read().unwrap(), Some(claims));
     }
 
-    /// As the first release wrote it.
+    /// The checkpoint as the first release wrote it.
     const FIRST: &str = r#"{"version":1,"checksum":"sha256:a75303dc074d3d2988c0e848f73e0e7c4fc8e625d03e9bec2d0c243d23db0449","data":{"claims":[{"name":"cores","namespace":"apps","requests":[{"devices":[{"device":"core-0-1","pool":"node-1"}],"grant":{"cpus":"1,65","env":{"DRA_CPUS_MAIN":"1,65"},"memoryNodes":""},"name":"main","token":"t"}],"uid":"u1"}]}}"#;
 
     #[test]
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_cut_anywhere_is_refused() {
+    fn a_truncated_checkpoint_is_rejected() {
         let (_dir, checkpoint) = written(&claims());
         let whole = fs::read(checkpoint.path()).unwrap();
         // The last byte is the newline after the JSON.
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_digit_is_refused_even_where_the_json_stays_well_formed() {
+    fn a_changed_digit_is_rejected_even_if_the_json_is_well_formed() {
         let (_dir, checkpoint) = written(&claims());
         let text = fs::read_to_string(checkpoint.path()).unwrap().replace("1,65\"", "1,66\"");
         fs::write(checkpoint.path(), text).unwrap();
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_refused_and_not_called_damaged() {
+    fn a_later_version_is_rejected_but_not_called_damaged() {
         let (_dir, checkpoint) = written(&claims());
         let text = fs::read_to_string(checkpoint.path()).unwrap().replace("\"version\":1", "\"version\":2");
         fs::write(checkpoint.path(), text).unwrap();
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn two_files_change_places_and_keep_their_size_until_more_is_to_be_kept() {
+    fn two_files_swap_places_and_grow_only_with_their_content() {
         let (dir, checkpoint) = written(&claims());
         let many: Vec<_> = (0..100).flat_map(|_| claims()).collect();
         for (claims, size) in
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_died_before_its_rename_leaves_the_old_content() {
+    fn a_crash_before_the_rename_leaves_the_old_content() {
         let (dir, checkpoint) = written(&claims());
         fs::write(dir.path().join("checkpoint.json.tmp"), b"{\"ver").unwrap();
         assert_eq!(checkpoint.read().unwrap(), Some(claims()));

@@ -7,11 +7,11 @@ use crate::{
     plugin::claims::{allocation::AllocationError, cdi::CdiError, checkpoint::CheckpointError, prepared::HeldError},
 };
 
-/// Why a claim was not prepared or unprepared; the kubelet shows it in an Event of the pod and retries.
+/// Why a claim was not prepared or unprepared. The kubelet reports it in an Event on the pod and retries.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     /// Another instance of the plugin has taken over.
-    #[error("this instance of the node plugin is not the active one: another is taking over; the kubelet retries")]
+    #[error("this node plugin instance is no longer active because another one is taking over; the kubelet retries")]
     Passive,
     /// The checkpoint cannot be trusted.
     #[error("{0}")]
@@ -34,13 +34,13 @@ pub enum ClaimError {
         /// Why.
         problem: String,
     },
-    /// What is allocated to it is not for this driver on this node.
+    /// The allocation is not for this driver on this node.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
-    /// The driver cannot honour it.
+    /// The driver cannot honour the allocation.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// What it was allocated cannot be used now.
+    /// An allocated device cannot be used at the moment.
     #[error("request {request:?}: {source}")]
     Unusable {
         /// The request.
@@ -48,7 +48,7 @@ pub enum ClaimError {
         /// Why.
         source: GrantError,
     },
-    /// Another claim, or an earlier allocation, stands in the way.
+    /// Another claim or an earlier allocation conflicts with this one.
     #[error(transparent)]
     Held(#[from] HeldError),
     /// The checkpoint could not be written.
@@ -57,18 +57,18 @@ pub enum ClaimError {
     /// The CDI file could not be written.
     #[error(transparent)]
     Cdi(#[from] CdiError),
-    /// The kernel gave no random bytes.
+    /// The kernel returned no random bytes.
     #[error("cannot get random bytes for a token: {0}")]
     Random(getrandom::Error),
-    /// Not connected to NRI: the claim's containers would not be confined to what they were given.
+    /// Not connected to NRI, so the claim's containers would not be pinned.
     #[error(
-        "not connected to the container runtime's NRI ({problem}): the claim's containers would run anywhere; check the node plugin's /readyz; the kubelet retries"
+        "not connected to the container runtime over NRI ({problem}), so the claim's containers could not be pinned: check the node plugin's /readyz; the kubelet retries"
     )]
     Nri {
         /// Why there is no connection.
         problem: String,
     },
-    /// A defect.
-    #[error("a task of the node plugin died: {0}")]
+    /// A task panicked: a bug.
+    #[error("a node plugin task failed: {0}")]
     Task(String),
 }

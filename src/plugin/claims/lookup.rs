@@ -1,4 +1,4 @@
-//! What NRI asks of the claims. Pure: answers from memory.
+//! Answers what NRI asks about the claims. Pure: from memory.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ impl Grants for Claims {
     fn of_container(&self, container: &ContainerIdentity<'_>) -> Result<Option<Grant>, Refusal> {
         let prepared = self.lock();
 
-        // A container may use several requests, and each has brought its mark. The same mark twice brings nothing more: the
+        // A container may use several requests. Each has its own mark, and counts once even if the mark occurs twice: the
         // pod's author can write a mark that is known from another pod of the claim.
         let mut seen = BTreeSet::new();
         let tokens = container.env.iter().filter_map(|variable| token_of(&self.driver_name, variable));
@@ -31,7 +31,7 @@ impl Grants for Claims {
             whole.get_or_insert_default().add(&request.grant);
         }
 
-        // Without a mark, a CDI device of this driver shows that the runtime did not apply it.
+        // A CDI device of this driver without a mark means that the runtime did not apply the device.
         if whole.is_none() && container.cdi_devices.iter().any(|device| self.cdi.is_own(device)) {
             let (namespace, pod) = (container.pod_namespace.to_owned(), container.pod_name.to_owned());
             let (driver, container) = (self.driver_name.clone(), container.container_name.to_owned());

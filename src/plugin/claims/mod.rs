@@ -1,10 +1,10 @@
 //! The claims of one driver on this node. IO: the checkpoint, CDI files.
 //!
-//! Memory holds what is wanted, and refuses what is taken. An answer is given only once the checkpoint has it, so a
-//! crash at any point loses nothing that was answered: what the kubelet got no answer to, it asks again.
+//! Memory holds the wanted state and rejects what is already taken. A call is answered only after the checkpoint is
+//! written, so a crash loses nothing that was answered. The kubelet repeats calls that got no answer.
 //!
-//! `prepare` has the calls of the kubelet, step by step; `lookup` answers NRI; `takeover` is how an instance takes the
-//! state over from disk and gives it up; `withheld` says which devices must not be offered.
+//! `prepare` handles the kubelet's calls step by step, `lookup` answers NRI, `takeover` reads the state from disk and
+//! gives it up, and `withheld` decides which devices must not be offered.
 
 pub mod allocation;
 pub mod cdi;
@@ -39,7 +39,7 @@ use crate::{drivers::Driver, plugin::grants::NriStatus};
 pub enum Phase {
     /// Another instance owns the state.
     Passive,
-    /// The checkpoint cannot be read; nothing is touched until it can.
+    /// The checkpoint cannot be read. Nothing is changed until it can.
     Broken(Arc<str>),
     /// This instance owns the state.
     Active,
@@ -55,16 +55,16 @@ pub struct Claims {
     phase: RwLock<Phase>,
     prepared: Mutex<PreparedClaims>,
     changes: watch::Sender<u64>,
-    /// Wakes every Prepare that waits for another claim.
+    /// Wakes every Prepare that is waiting for another claim.
     unprepared: Notify,
-    /// The last state that the checkpoint has. Whoever holds the lock is writing.
+    /// The last state that was written to the checkpoint. Held locked while writing.
     written: tokio::sync::Mutex<u64>,
     nri: Option<watch::Receiver<NriStatus>>,
     held_timeout: Duration,
     stop: CancellationToken,
 }
 
-/// What [`Claims`] works on.
+/// What [`Claims`] needs.
 pub struct ClaimsConfig {
     /// The driver's name.
     pub driver_name: String,
@@ -72,20 +72,20 @@ pub struct ClaimsConfig {
     pub pool: String,
     /// The kind of device.
     pub driver: Arc<dyn Driver>,
-    /// Where claims are kept.
+    /// The file that stores the claims.
     pub checkpoint: Checkpoint,
     /// The CDI files.
     pub cdi: Cdi,
     /// The connection to NRI, if it enforces the grants.
     pub nri: Option<watch::Receiver<NriStatus>>,
-    /// How long Prepare waits for what another claim still holds.
+    /// How long Prepare waits for devices that another claim still holds.
     pub held_timeout: Duration,
-    /// Once it is cancelled, Prepare does not wait for other claims any more.
+    /// Once cancelled, Prepare no longer waits for other claims.
     pub stop: CancellationToken,
 }
 
 impl Claims {
-    /// No claims yet, and not active: see [`Claims::activate`].
+    /// Starts without claims and inactive: see [`Claims::activate`].
     pub fn new(config: ClaimsConfig) -> Self {
         Self {
             driver_name: config.driver_name,
@@ -109,7 +109,7 @@ impl Claims {
         self.lock().len()
     }
 
-    /// Notes that a Prepare call has come in; give it to [`Claims::prepare`].
+    /// Records that a Prepare call has arrived. Pass the result to [`Claims::prepare`].
     pub fn arrives(&self) -> Arrival {
         self.lock().arrives()
     }
@@ -129,11 +129,11 @@ impl Claims {
     }
 
     fn lock(&self) -> MutexGuard<'_, PreparedClaims> {
-        // A panic aborts the process in a release build; in a test the state is still whole between statements.
+        // A panic aborts the process in a release build. In tests the state is still consistent.
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works on the claims, announces it if that changed them, and returns the state's number.
+    /// Applies `change`, announces it if the claims changed, and returns the number of the resulting state.
     fn change<T>(&self, change: impl FnOnce(&mut PreparedClaims) -> T) -> (T, u64) {
         let mut prepared = self.lock();
         let done = change(&mut prepared);

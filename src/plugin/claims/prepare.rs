@@ -12,11 +12,11 @@ use super::{
 };
 
 impl Claims {
-    /// Prepares a claim, or finds it prepared. Afterwards checkpoint and CDI file are there.
+    /// Prepares a claim unless it is prepared already. Afterwards the checkpoint and the CDI file exist.
     ///
-    /// The API server forgets a pod that was deleted by force at once, and what it held is allocated again while its
-    /// containers still run. Such claims wait here for the Unprepare: after an error the kubelet would come back only a
-    /// minute later.
+    /// When a pod is deleted by force, the API server forgets it at once, and its devices can be allocated again while
+    /// its containers still run. The new claim waits here for the Unprepare: after an error the kubelet would retry
+    /// only a minute later.
     pub async fn prepare(
         &self,
         claim: &ClaimRef,
@@ -25,7 +25,7 @@ impl Claims {
     ) -> Result<PreparedClaim, ClaimError> {
         let deadline = Instant::now() + self.held_timeout;
         let done = loop {
-            // Before the attempt, so that no Unprepare is missed.
+            // Subscribe before the attempt, so that no Unprepare is missed.
             let unprepared = self.unprepared.notified();
             match self.try_prepare(claim, arrival, reader).await {
                 Err(ClaimError::Held(held)) if held.passes() => {
@@ -47,20 +47,20 @@ impl Claims {
         arrival: Arrival,
         reader: &ClaimReader,
     ) -> Result<PreparedClaim, ClaimError> {
-        // Held to the end: the state is not handed to another instance in the middle of a call.
+        // Hold the lock to the end, so that the state is not handed to another instance in the middle of a call.
         let _active = self.active().await?;
 
-        // Read: what the API server says is allocated to the claim.
+        // Read the allocation from the API server.
         let allocated = reader.read(claim, &self.driver_name, &self.pool).await?;
 
-        // Grant and take: what its containers get, unless another claim holds it.
+        // Grant the devices and record the claim, unless another claim holds them.
         let (taken, state) = self.change(|prepared| self.take(prepared, claim, arrival, &allocated));
         taken?;
 
-        // Checkpoint, before anything is answered: the claim outlives a crash.
+        // Write the checkpoint before answering, so that the claim survives a crash.
         self.save(state).await?;
 
-        // CDI: the runtime gives containers what the file says.
+        // Write the CDI file: the runtime injects its content into the containers.
         let done = self.inject(claim, arrival, &allocated)?;
 
         // Without NRI, the claim's containers would start unconfined.
@@ -68,14 +68,14 @@ impl Claims {
         Ok(done)
     }
 
-    /// Unprepares a claim. One that is not prepared, or is gone from the API, is not an error.
+    /// Unprepares a claim. It is not an error if the claim is not prepared or no longer exists in the API.
     pub async fn unprepare(&self, claim: &ClaimRef) -> Result<(), ClaimError> {
         let _active = self.active().await?;
         let (_, state) = self.change(|prepared| prepared.remove(&claim.uid));
         self.unprepared.notify_waiters();
         self.save(state).await?;
 
-        // Under the lock: a Prepare that came meanwhile must not find its CDI file removed after it.
+        // Remove the file under the lock, so that a concurrent Prepare does not lose the file it has just written.
         let prepared = self.lock();
         if prepared.get(&claim.uid).is_none() {
             self.cdi.remove(&claim.uid)?;
@@ -83,7 +83,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Takes the claim among the prepared ones, unless it is there already.
+    /// Records the claim as prepared, unless it is already.
     fn take(
         &self,
         prepared: &mut PreparedClaims,
@@ -99,16 +99,16 @@ impl Claims {
         Ok(())
     }
 
-    /// What the claim's containers get, request by request in the order of the allocation.
+    /// What the claim's containers get for each request, in the order of the allocation.
     fn grant(&self, claim: &ClaimRef, allocated: &Allocated) -> Result<PreparedClaim, ClaimError> {
         let mut grouped = by_request(&allocated.devices);
         let mut requests = vec![];
         for device in &allocated.devices {
-            // All devices of a request come with its first one.
+            // All devices of a request are granted together, with its first one.
             let Some(devices) = grouped.remove(device.request.as_str()) else { continue };
             let name = device.request.clone();
             let grant = self.driver.grant(&devices)?;
-            // What was allocated may have become unusable since it was published.
+            // A device may have become unusable since it was published.
             if let Err(source) = self.driver.check(&grant) {
                 return Err(ClaimError::Unusable { request: name, source });
             }
@@ -124,11 +124,11 @@ impl Claims {
         })
     }
 
-    /// Returns once the checkpoint has state `state`. One write takes along all changes that came before it, so calls
-    /// that are about to make theirs go first.
+    /// Returns once state `state` is in the checkpoint. One write includes all earlier changes, so calls that are about
+    /// to change the state run first.
     ///
-    /// Blocks the thread, which is the kubelet's own (see [`kubelet`](crate::plugin::kubelet)): that costs less time than
-    /// another thread's waking, twice.
+    /// Blocks the thread, which only serves the kubelet (see [`kubelet`](crate::plugin::kubelet)). That is faster than
+    /// waking another thread and being woken by it.
     async fn save(&self, state: u64) -> Result<(), ClaimError> {
         yield_now().await;
         let mut written = self.written.lock().await;
@@ -144,9 +144,9 @@ impl Claims {
         Ok(())
     }
 
-    /// Writes the CDI file of a claim that was taken, and returns the claim.
+    /// Writes the CDI file of a recorded claim, and returns the claim.
     fn inject(&self, claim: &ClaimRef, arrival: Arrival, allocated: &Allocated) -> Result<PreparedClaim, ClaimError> {
-        // Under the lock: an Unprepare that came meanwhile must not find its CDI file written after it.
+        // Write the file under the lock, so that a concurrent Unprepare does not leave it behind.
         let prepared = self.lock();
         let done = prepared.find(claim, arrival, &allocated.devices)?;
         let done = done.ok_or_else(|| HeldError::Unprepared { claim: claim.to_string() })?;

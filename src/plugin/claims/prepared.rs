@@ -1,4 +1,4 @@
-//! The claims that are prepared on this node, and who may hold what. Pure.
+//! The claims that are prepared on this node, and the rules for conflicts between them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +15,14 @@ use crate::{
 pub struct PreparedClaim {
     /// The claim's UID.
     pub uid: String,
-    /// The claim's namespace: its token is good in no other.
+    /// The claim's namespace. Its token is valid only there.
     pub namespace: String,
-    /// The claim's name, for messages.
+    /// The claim's name, used in messages.
     pub name: String,
     /// Its requests that have devices of this driver, in the order of the allocation.
     pub requests: Vec<PreparedRequest>,
     /// The pods that it was reserved for at each Prepare. The kubelet does not call Prepare for a second pod while the
-    /// claim is prepared for the first, so of a shared claim later pods may be missing.
+    /// claim is prepared for the first, so later pods of a shared claim may be missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<PodRef>,
 }
@@ -37,17 +37,18 @@ pub struct PodRef {
     pub name: String,
 }
 
-/// One request: what a container that names it gets.
+/// One request of a claim, and what a container that uses it gets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedRequest {
     /// The base request's name.
     pub name: String,
-    /// What a container's environment carries to say that it uses this request. Random, so that only a container that was given it knows it.
+    /// A token in the environment of the containers that use this request. It is random, so other containers cannot
+    /// know it.
     pub token: String,
     /// The devices.
     pub devices: Vec<PreparedDevice>,
-    /// What the container gets for them.
+    /// What the container gets for the devices.
     pub grant: Grant,
 }
 
@@ -59,10 +60,10 @@ pub struct PreparedDevice {
     pub pool: String,
     /// Its name.
     pub device: String,
-    /// Which share of it, when several claims may hold one.
+    /// Which share of the device, if several claims may hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_id: Option<String>,
-    /// Held by admin access: others may hold it too.
+    /// Held with admin access: other claims may hold it too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub admin_access: bool,
 }
@@ -78,7 +79,7 @@ impl PreparedDevice {
         }
     }
 
-    /// Whether two claims may not have both.
+    /// Whether two claims cannot hold these two devices at the same time.
     fn excludes(&self, other: &Self) -> bool {
         let both_shared = self.share_id.is_some() && other.share_id.is_some() && self.share_id != other.share_id;
         (&self.pool, &self.device) == (&other.pool, &other.device)
@@ -87,12 +88,12 @@ impl PreparedDevice {
 }
 
 impl PreparedRequest {
-    /// Whether it holds its devices alone: neither by admin access nor as shares.
+    /// Whether it holds its devices exclusively: neither with admin access nor as shares.
     pub fn exclusive(&self) -> bool {
         self.devices.iter().all(|device| device.share_id.is_none() && !device.admin_access)
     }
 
-    /// Whether it holds by admin access, which takes nothing from others.
+    /// Whether it holds its devices with admin access, which takes nothing from others.
     pub fn admin(&self) -> bool {
         self.devices.iter().all(|device| device.admin_access)
     }
@@ -124,12 +125,12 @@ pub fn by_request(devices: &[AllocatedDevice]) -> BTreeMap<&str, Vec<AllocatedDe
     requests
 }
 
-/// Why a claim cannot be taken among the prepared ones.
+/// Why a claim cannot be prepared.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeldError {
-    /// Another claim has the device.
+    /// Another claim holds the device.
     #[error(
-        "device {device} is held by claim {holder} ({uid}), which is still prepared on this node: waiting until that claim's pod is gone; the kubelet retries"
+        "device {device} is still held by claim {holder} ({uid}) on this node; the kubelet retries until that claim's pod is gone"
     )]
     Device {
         /// The device.
@@ -139,29 +140,30 @@ pub enum HeldError {
         /// Its UID.
         uid: String,
     },
-    /// Another claim has what it wants, through another device (as after a change of granularity) or another share.
+    /// Another claim holds the same resources through another device (for example after a change of granularity) or
+    /// another share.
     #[error(
-        "request {request:?} conflicts with claim {holder} ({uid}) over {what}: waiting until that claim's pod is gone; the kubelet retries"
+        "request {request:?} conflicts with claim {holder} ({uid}) over {what}; the kubelet retries until that claim's pod is gone"
     )]
     Conflict {
         /// The request.
         request: String,
-        /// What both want, in the kind's words.
+        /// What both want, as the kind of device describes it.
         what: String,
         /// `namespace/name` of who holds it.
         holder: String,
         /// Its UID.
         uid: String,
     },
-    /// It was unprepared while it was being prepared.
+    /// The claim was unprepared while it was being prepared.
     #[error("claim {claim} was unprepared while it was being prepared: the pod is gone")]
     Unprepared {
         /// `namespace/name`.
         claim: String,
     },
-    /// The claim was allocated again without an Unprepare in between.
+    /// The claim was reallocated without an Unprepare in between.
     #[error(
-        "claim {claim} is prepared with other devices than are allocated to it now: delete the pod that uses it, so that the kubelet unprepares it first"
+        "claim {claim} is prepared with different devices than it is allocated now: delete the pod that uses it, so that the kubelet unprepares the claim first"
     )]
     OtherDevices {
         /// `namespace/name`.
@@ -170,13 +172,13 @@ pub enum HeldError {
 }
 
 impl HeldError {
-    /// Whether the Unprepare of another claim may resolve it.
+    /// Whether unpreparing another claim may resolve the conflict.
     pub fn passes(&self) -> bool {
         matches!(self, Self::Device { .. } | Self::Conflict { .. })
     }
 }
 
-/// When a Prepare came in, to tell whether an Unprepare of its claim came later.
+/// When a Prepare arrived, to tell whether its claim was unprepared later.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 pub struct Arrival(u64);
 
@@ -186,13 +188,13 @@ pub struct PreparedClaims {
     claims: BTreeMap<String, PreparedClaim>,
     /// Token → claim UID and index of the request.
     tokens: BTreeMap<String, (String, usize)>,
-    /// Counts what changed which claims are prepared.
+    /// Counts the changes of the set of prepared claims.
     revision: u64,
     /// Counts arrivals of Prepare and Unprepare.
     clock: u64,
-    /// Prepares that have not ended.
+    /// Prepare calls that have not ended.
     preparing: BTreeSet<u64>,
-    /// Tombstones: when claims were last unprepared, kept while an older Prepare has not ended.
+    /// Tombstones: when claims were last unprepared. Kept until every older Prepare has ended.
     unprepared: BTreeMap<String, u64>,
 }
 
@@ -204,7 +206,7 @@ impl PreparedClaims {
         restored
     }
 
-    /// Replaces what was here with the claims of a checkpoint.
+    /// Replaces the current claims with those of a checkpoint.
     pub fn reset(&mut self, claims: Vec<PreparedClaim>) {
         self.claims.clear();
         self.tokens.clear();
@@ -219,17 +221,17 @@ impl PreparedClaims {
         self.revision
     }
 
-    /// All of them, by UID.
+    /// All prepared claims, by UID.
     pub fn iter(&self) -> impl Iterator<Item = &PreparedClaim> {
         self.claims.values()
     }
 
-    /// How many.
+    /// How many claims are prepared.
     pub fn len(&self) -> usize {
         self.claims.len()
     }
 
-    /// Whether there are none.
+    /// Whether no claim is prepared.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
     }
@@ -246,13 +248,13 @@ impl PreparedClaims {
         Some((claim, claim.requests.get(*index)?))
     }
 
-    /// What the claims that are reserved for a pod hold, request by request.
+    /// The grants of the claims that are reserved for a pod, one per request.
     pub fn of_pod(&self, uid: &str) -> Vec<Grant> {
         let claims = self.claims.values().filter(|claim| claim.pods.iter().any(|pod| pod.uid == uid));
         claims.flat_map(|claim| &claim.requests).map(|request| request.grant.clone()).collect()
     }
 
-    /// What is given away: every grant but those of admin access.
+    /// All grants except those with admin access.
     pub fn held(&self) -> Vec<&Grant> {
         self.claims
             .values()
@@ -262,21 +264,21 @@ impl PreparedClaims {
             .collect()
     }
 
-    /// Notes that a Prepare begins; [`PreparedClaims::ended`] must follow.
+    /// Records that a Prepare begins; [`PreparedClaims::ended`] must follow.
     pub fn arrives(&mut self) -> Arrival {
         self.clock += 1;
         self.preparing.insert(self.clock);
         Arrival(self.clock)
     }
 
-    /// Notes that a Prepare has ended, and forgets tombstones that no Prepare can meet any more.
+    /// Records that a Prepare has ended, and drops tombstones that no running Prepare needs.
     pub fn ended(&mut self, arrival: Arrival) {
         self.preparing.remove(&arrival.0);
         let oldest = self.preparing.first().copied().unwrap_or(u64::MAX);
         self.unprepared.retain(|_, at| *at > oldest);
     }
 
-    /// The prepared claim, if it is there with these devices. An error when it may not be (again).
+    /// The prepared claim, if it is prepared with these devices. An error if it must not be prepared.
     pub fn find(
         &self,
         claim: &ClaimRef,
@@ -292,7 +294,7 @@ impl PreparedClaims {
         }
     }
 
-    /// Takes a claim in, unless another one holds what it wants.
+    /// Adds a claim, unless another one holds what it wants.
     pub fn insert(&mut self, claim: PreparedClaim, driver: &dyn Driver) -> Result<(), HeldError> {
         let others: Vec<(&PreparedClaim, &PreparedRequest)> = self
             .claims
@@ -300,7 +302,7 @@ impl PreparedClaims {
             .filter(|other| other.uid != claim.uid)
             .flat_map(|other| other.requests.iter().map(move |request| (other, request)))
             .collect();
-        // Admin access blocks no other claim, and is not blocked by one.
+        // Admin access neither blocks another claim nor is blocked by one.
         let held: Vec<_> = others.iter().filter(|(_, request)| !request.admin()).collect();
         let grants: Vec<&Grant> = held.iter().map(|(_, request)| &request.grant).collect();
 
@@ -329,8 +331,8 @@ impl PreparedClaims {
         Ok(())
     }
 
-    /// Adds the pods that a prepared claim is reserved for now. None is removed: the reservation of a pod that was deleted
-    /// by force goes at once, while its sandbox may still run.
+    /// Adds the pods that a prepared claim is reserved for now. Removes none: a pod deleted by force loses its
+    /// reservation at once, while its sandbox may still run.
     pub fn reserve(&mut self, uid: &str, pods: &[PodRef]) {
         let Some(claim) = self.claims.get_mut(uid) else { return };
         let new: Vec<PodRef> = pods.iter().filter(|pod| !claim.pods.contains(pod)).cloned().collect();
@@ -340,7 +342,7 @@ impl PreparedClaims {
         }
     }
 
-    /// Takes a claim out and leaves a tombstone for a Prepare that began before. `None` when it is not there.
+    /// Removes a claim and leaves a tombstone for a Prepare that began earlier. `None` if the claim is not prepared.
     pub fn remove(&mut self, uid: &str) -> Option<PreparedClaim> {
         self.clock += 1;
         if !self.preparing.is_empty() {
@@ -478,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_another_claim_holds_is_refused_until_it_is_unprepared() {
+    fn a_device_is_refused_until_the_claim_that_holds_it_is_unprepared() {
         let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
         let error = claims.insert(claim("b", "core-0-1", "1"), &cpus()).unwrap_err();
         assert!(error.to_string().contains("held by claim apps/claim-a (a)"), "{error}");
@@ -487,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_not_given_twice_through_devices_of_another_granularity() {
+    fn a_cpu_is_not_granted_twice_through_devices_of_another_granularity() {
         let mut claims = PreparedClaims::restored(vec![claim("z", "core-0-0", "0,64"), claim("a", "core-0-1", "1,65")]);
         let error = claims.insert(claim("b", "cpu-65", "65"), &cpus()).unwrap_err();
         assert!(error.to_string().contains("conflicts with claim apps/claim-a (a) over CPUs 65"), "{error}");
@@ -496,7 +498,7 @@ mod tests {
 
     #[test]
     fn an_admin_access_claim_and_an_exclusive_one_do_not_block_each_other() {
-        // By the same device, and by another one with the same CPU.
+        // Through the same device, and through another one with the same CPU.
         for device in ["core-0-1", "cpu-1"] {
             let mut claims = PreparedClaims::restored(vec![claim("a", "core-0-1", "1")]);
             assert_eq!(claims.insert(admin(claim("b", device, "1")), &cpus()), Ok(()));
@@ -507,11 +509,11 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_one_device_go_together_and_a_share_is_not_given_twice() {
+    fn several_claims_can_hold_a_device_but_not_the_same_share() {
         let mut claims = PreparedClaims::restored(vec![shared(claim("a", "l3-0", ""), "s1")]);
         assert_eq!(claims.insert(shared(claim("b", "l3-0", ""), "s2"), &cpus()), Ok(()));
         assert!(claims.insert(shared(claim("c", "l3-0", ""), "s2"), &cpus()).is_err(), "the same share twice");
-        assert!(claims.insert(claim("d", "l3-0", ""), &cpus()).is_err(), "whole while shares are out");
+        assert!(claims.insert(claim("d", "l3-0", ""), &cpus()).is_err(), "the whole device while shares are held");
     }
 
     #[test]
@@ -522,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prepare_that_began_before_the_unprepare_does_not_bring_the_claim_back() {
+    fn a_prepare_that_began_before_the_unprepare_does_not_restore_the_claim() {
         let mut claims = PreparedClaims::default();
         let late = claims.arrives();
         claims.remove("a");
@@ -533,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn tombstones_go_when_no_older_prepare_is_left() {
+    fn tombstones_are_dropped_when_no_older_prepare_is_running() {
         let mut claims = PreparedClaims::default();
         let (first, second) = (claims.arrives(), claims.arrives());
         claims.remove("a");
@@ -551,7 +553,7 @@ mod tests {
         let arrival = claims.arrives();
         assert!(claims.find(&named("a"), arrival, &[allocated("core-0-1")]).unwrap().is_some());
         let error = claims.find(&named("a"), arrival, &[allocated("core-0-2")]).unwrap_err();
-        assert!(error.to_string().contains("other devices"), "{error}");
+        assert!(error.to_string().contains("different devices"), "{error}");
         assert!(claims.find(&named("a"), arrival, &[allocated("core-0-1"), allocated("core-0-3")]).is_err());
     }
 

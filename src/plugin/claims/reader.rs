@@ -13,7 +13,8 @@ use crate::plugin::claims::{
 
 /// How long one read of a claim may take; the kubelet gives the whole call 45 s.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Reads at a time: each is a connection with its TLS buffers, and the API server answers in a millisecond or two.
+/// How many reads run at a time. Each needs a connection with TLS buffers, and the API server answers within a
+/// millisecond or two.
 const PARALLEL: usize = 4;
 
 /// Reads claims, a few at a time.
@@ -23,12 +24,12 @@ pub struct ClaimReader {
 }
 
 impl ClaimReader {
-    /// Reads through this client.
+    /// A reader that uses this client.
     pub fn new(client: Client) -> Self {
         Self { client, permits: Semaphore::new(PARALLEL) }
     }
 
-    /// What is allocated to the claim now, of this driver and from this node's pool.
+    /// What is allocated to the claim now from this driver and this node's pool.
     pub async fn read(&self, claim: &ClaimRef, driver: &str, pool: &str) -> Result<Allocated, ClaimError> {
         let object = self.get(claim).await?;
         Ok(allocated(&object, claim, driver, pool)?)
@@ -36,7 +37,7 @@ impl ClaimReader {
 
     async fn get(&self, claim: &ClaimRef) -> Result<ResourceClaim, ClaimError> {
         let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
-        // Never closed, so an error cannot come; a permit only bounds connections.
+        // The semaphore is never closed, so this cannot fail. A permit only limits connections.
         let _permit = self.permits.acquire().await.ok();
         let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
         match timeout(TIMEOUT, api.get_opt(&claim.name)).await {

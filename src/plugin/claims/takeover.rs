@@ -1,4 +1,4 @@
-//! How an instance takes the claims over from disk, and gives them up. IO: the checkpoint, CDI files.
+//! How an instance takes over the claims from disk, and hands them over. IO: the checkpoint, CDI files.
 
 use std::{iter, sync::Arc};
 
@@ -10,8 +10,8 @@ use super::{
 };
 
 impl Claims {
-    /// Takes the state over from disk. If it cannot be trusted, calls are answered with the reason and nothing on disk
-    /// is touched; call again to retry.
+    /// Takes over the state from disk. If it cannot be trusted, calls fail with the reason and nothing on disk is
+    /// changed. Call again to retry.
     pub async fn activate(&self) -> Result<(), CheckpointError> {
         let mut phase = self.phase.write().await;
         match self.read_checkpoint() {
@@ -28,7 +28,7 @@ impl Claims {
         }
     }
 
-    /// Gives the state up, once every call in flight has ended or waits for another claim; those that wait end then.
+    /// Gives up the state once every call in flight has ended or is waiting for another claim. Waiting calls then end.
     pub async fn deactivate(&self) {
         *self.phase.write().await = Phase::Passive;
         self.unprepared.notify_waiters();
@@ -44,7 +44,7 @@ impl Claims {
         self.cdi.restore(self.lock().iter())
     }
 
-    /// The same, and writes those again whose content is not what it should be: another release may have written them.
+    /// Like [`Claims::restore_cdi`], but also rewrites files with wrong content: another release may have written them.
     pub async fn rewrite_cdi(&self) -> Result<(), CdiError> {
         let phase = self.phase.read().await;
         if !matches!(*phase, Phase::Active) {
@@ -60,14 +60,15 @@ impl Claims {
             return Ok(claims);
         }
 
-        // A lost checkpoint must not pass for an empty node: after a reboot the CDI files are gone too, and a first
-        // start has none. That they cannot be listed shows when they are written.
+        // A lost checkpoint must not look like an empty node. After a reboot the CDI files are gone too, and before the
+        // first start there are none. If the files cannot be listed, writing them will report that.
         let path = || self.checkpoint.path().to_owned();
         if let Some(cdi_file) = self.cdi.own_files().unwrap_or_default().into_iter().next() {
             return Err(CheckpointError::Missing { path: path(), cdi_file });
         }
 
-        // Written at once: if the checkpoint of a first claim cannot be written, its CDI file may still be restored.
+        // Write an empty checkpoint now. If writing the first claim's checkpoint failed later, its CDI file might still
+        // be restored, and the checkpoint would then look lost.
         let none = encode(iter::empty());
         self.checkpoint.write(&none.map_err(|error| CheckpointError::Write { path: path(), source: error.into() })?)?;
         Ok(vec![])

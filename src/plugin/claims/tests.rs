@@ -1,4 +1,4 @@
-//! What NRI learns of prepared claims.
+//! What NRI learns about prepared claims.
 
 use serde_json::json;
 
@@ -34,7 +34,7 @@ fn named(name: &str) -> ClaimRef {
     ClaimRef { namespace: "apps".into(), name: name.into(), uid: format!("uid-{name}") }
 }
 
-/// Prepares the claim and gives the environment that its CDI file has for a container.
+/// Prepares the claim and returns the environment that its CDI file gives a container.
 async fn prepared_env(machine: &Machine, claims: &Claims, name: &str, devices: &[&str]) -> Vec<String> {
     machine.allocate(name, devices, &json!([]));
     claims.prepare(&named(name), claims.arrives(), &reader(machine)).await.unwrap();
@@ -65,7 +65,7 @@ fn of_container_with(
 }
 
 #[tokio::test]
-async fn a_container_gets_what_all_its_marks_stand_for_and_one_without_gets_none() {
+async fn a_container_gets_the_grants_of_all_its_marks_and_one_without_a_mark_gets_none() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     let mut env = prepared_env(&machine, &claims, "a", &["core-0-1", "core-0-2"]).await;
@@ -114,7 +114,7 @@ async fn a_mark_that_is_copied_forged_or_of_an_unprepared_claim_is_refused() {
 }
 
 #[tokio::test]
-async fn a_claim_that_the_runtime_did_not_inject_is_refused_rather_than_run_anywhere() {
+async fn a_container_whose_claim_was_not_injected_is_refused_instead_of_running_unpinned() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     let env = prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
@@ -140,7 +140,7 @@ async fn a_claim_is_refused_while_some_of_its_cpus_are_offline() {
 }
 
 #[tokio::test]
-async fn other_containers_keep_off_what_is_prepared_and_only_real_changes_are_announced() {
+async fn other_containers_avoid_prepared_cpus_and_only_real_changes_are_announced() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     let mut changes = claims.changes();
@@ -159,11 +159,11 @@ async fn other_containers_keep_off_what_is_prepared_and_only_real_changes_are_an
 }
 
 #[tokio::test]
-async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attempt_does() {
+async fn prepare_fails_while_the_checkpoint_cannot_be_written_and_succeeds_later() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     machine.allocate("a", &["core-0-1"], &json!([]));
-    // In the way of the temporary file.
+    // A directory in place of the temporary file.
     let blocker = machine.state().join("checkpoint.json.tmp");
     std::fs::create_dir(&blocker).unwrap();
     let error = claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap_err();
@@ -180,7 +180,7 @@ async fn a_checkpoint_that_cannot_be_written_gives_no_answer_and_the_next_attemp
 }
 
 #[tokio::test]
-async fn a_pod_has_what_its_claims_hold_and_a_later_prepare_adds_the_pod_it_is_for() {
+async fn a_pod_has_what_its_claims_hold_and_a_later_prepare_adds_its_pod() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     prepared_env(&machine, &claims, "a", &["core-0-1"]).await;

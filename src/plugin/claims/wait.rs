@@ -9,12 +9,12 @@ use tokio::{
 
 use super::{Claims, allocation::ClaimRef, error::ClaimError, prepared::HeldError};
 
-/// How long Prepare waits for a connection to NRI that is being made.
+/// How long Prepare waits for the NRI connection to be established.
 const NRI_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Claims {
-    /// Returns when a claim was unprepared since `unprepared` was made: what is held may be free. An error once waiting
-    /// has taken too long, or the plugin stops.
+    /// Returns when a claim has been unprepared since `unprepared` was created, because the devices may be free now. An
+    /// error if this takes too long or the plugin stops.
     pub(super) async fn wait_for_holder(
         &self,
         claim: &ClaimRef,
@@ -30,8 +30,8 @@ impl Claims {
         }
     }
 
-    /// Waits for a connection to NRI, and not until other containers have left what the claim holds: NRI asks the runtime
-    /// for that at once, and before the claim's container is created again for what is not done by then.
+    /// Waits for a connection to NRI, but not until other containers have left the claim's CPUs. NRI asks the runtime
+    /// for that at once, and repeats whatever is unconfirmed when the claim's container is created.
     pub(super) async fn enforced(&self) -> Result<(), ClaimError> {
         let Some(mut nri) = self.nri.clone() else { return Ok(()) };
         let connected = timeout(NRI_CONNECT_TIMEOUT, nri.wait_for(|nri| nri.connected));

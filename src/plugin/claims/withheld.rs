@@ -8,16 +8,16 @@ use super::{Claims, Phase, prepared::PreparedDevice};
 use crate::drivers::Grant;
 
 impl Claims {
-    /// Which of these devices must not be offered, by name. All of them while the checkpoint cannot be read: no claim
-    /// could be prepared. Otherwise those that overlap with a device that a claim holds and that does not exist any
-    /// more, as after a change of granularity: the scheduler only knows the old device to be taken.
+    /// The names of the devices that must not be offered. While the checkpoint cannot be read, these are all devices,
+    /// because no claim could be prepared. Otherwise they are those that overlap with a claimed device that no longer
+    /// exists, for example after a change of granularity: the scheduler knows only that the old device is taken.
     pub fn withheld(&self, devices: &[Device]) -> BTreeSet<String> {
         let known: BTreeSet<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         if self.phase.try_read().is_ok_and(|phase| matches!(*phase, Phase::Broken(_))) {
             return known.into_iter().map(str::to_owned).collect();
         }
 
-        // Most often every device that is held exists.
+        // Usually every held device exists.
         let gone = |device: &PreparedDevice| !known.contains(device.device.as_str());
         let prepared = self.lock();
         let requests = || prepared.iter().flat_map(|claim| &claim.requests).filter(|request| !request.admin());
@@ -27,7 +27,7 @@ impl Claims {
             return BTreeSet::new();
         }
 
-        // A device that is held whole by its own name is known to be taken, and stays published.
+        // The scheduler knows that a device held exclusively under its own name is taken, so it stays published.
         let whole = requests().filter(|request| request.exclusive()).flat_map(|request| &request.devices);
         let named: BTreeSet<&str> = whole.map(|device| device.device.as_str()).collect();
         let overlapping = self.driver.overlapping(&held).into_iter();

@@ -29,7 +29,8 @@ pub mod registration {
     tonic::include_proto!("pluginregistration");
 }
 
-/// The versions that the kubelet can call, in order of preference. It takes the first that it knows; since 1.34 that is v1.
+/// The API versions that the kubelet can call, in order of preference. It uses the first one that it knows, which is v1
+/// since 1.34.
 const VERSIONS: [&str; 1] = ["v1.DRAPlugin"];
 
 /// Tells the kubelet who this plugin is, and learns whether it was registered.
@@ -38,7 +39,7 @@ pub struct RegistrationService {
     pub driver: String,
     /// The DRA socket.
     pub endpoint: String,
-    /// Where the kubelet's answer is noted.
+    /// Where the kubelet's answer is recorded.
     pub readiness: Arc<Readiness>,
 }
 
@@ -73,17 +74,17 @@ impl registration::registration_server::Registration for RegistrationService {
     }
 }
 
-/// Prepares and unprepares claims, each in a task of its own: a claim is not left halfway if the kubelet closes the
-/// connection, and one that fails does not fail the others.
+/// Prepares and unprepares each claim in its own task, so that a closed connection does not leave a claim half done,
+/// and a claim that fails does not fail the others.
 #[derive(Clone)]
 pub struct DraService {
     /// The claims.
     pub claims: Arc<Claims>,
     /// Reads what is allocated to them.
     pub reader: Arc<ClaimReader>,
-    /// The calls in flight, which are waited for at the end.
+    /// The calls in flight. Shutdown waits for them.
     pub calls: TaskTracker,
-    /// Counts and times.
+    /// Call counts and durations.
     pub metrics: PluginMetrics,
 }
 
@@ -122,10 +123,10 @@ impl DraService {
         answers
     }
 
-    /// One answer per device, with the base name of its request.
+    /// One entry per device, with the base name of its request.
     fn devices(claims: &Claims, claim: &PreparedClaim) -> Vec<dra::Device> {
         let of_request = |request: &PreparedRequest| {
-            // The request's one CDI device comes with its first device.
+            // Each request has a single CDI device, returned with its first device.
             let mut id = Some(claims.cdi_device(claim, request));
             let answer = |device: &PreparedDevice| dra::Device {
                 request_names: vec![request.name.clone()],

@@ -1,7 +1,7 @@
 //! Serves the kubelet, on a thread of its own. IO: the sockets, the API server.
 //!
-//! The kubelet's calls wait for the disk: Prepare is answered once the checkpoint is synced. On a thread of their own they
-//! may block for that without holding up NRI, which must be answered within two seconds.
+//! Prepare is answered only after the checkpoint is synced, so the kubelet's calls wait for the disk. On their own
+//! thread they can block without delaying NRI, which must be answered within two seconds.
 
 pub mod grpc;
 pub mod serving;
@@ -32,16 +32,16 @@ use self::{
     sockets::SocketPaths,
 };
 
-/// Creates a client for the calling thread: a client's connections live on the thread that opened them.
+/// Creates a client for the calling thread. A client's connections are tied to the thread that opened them.
 pub type Connect = Arc<dyn Fn() -> Result<Client, kube::Error> + Send + Sync>;
 
 /// The kubelet cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    /// No thread, or no runtime on it.
+    /// The thread or its runtime could not be started.
     #[error("cannot start the thread that serves the kubelet: {0}")]
     Thread(#[from] io::Error),
-    /// No client.
+    /// The client could not be created.
     #[error("cannot create a client for the API server: {0}")]
     Client(#[from] kube::Error),
     /// The thread died.
@@ -49,7 +49,7 @@ pub enum KubeletError {
     Died,
 }
 
-/// What is served, and where its state is noted.
+/// What is served, and where its state is reported.
 pub struct KubeletSide {
     /// The driver's name.
     pub driver: String,
@@ -59,20 +59,20 @@ pub struct KubeletSide {
     pub claims: Arc<Claims>,
     /// Reaches the API server.
     pub connect: Connect,
-    /// Where it is noted whether the kubelet has registered the plugin.
+    /// Where to report whether the kubelet has registered the plugin.
     pub readiness: Arc<Readiness>,
     /// Counts every call.
     pub metrics: PluginMetrics,
 }
 
-/// The thread. It ends when this is dropped, even with calls in flight.
+/// The server thread. It ends when this is dropped, even if calls are in flight.
 pub struct KubeletThread {
     ended: oneshot::Receiver<Result<(), KubeletError>>,
     _kill: DropGuard,
 }
 
 impl KubeletThread {
-    /// Starts it.
+    /// Starts the thread.
     pub fn start(side: KubeletSide, conditions: Conditions) -> Result<Self, KubeletError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (end, ended) = oneshot::channel();
@@ -85,8 +85,8 @@ impl KubeletThread {
                     () = killed.cancelled() => Ok(()),
                 }
             });
-            // The sockets are removed with the runtime's tasks, before the end is reported. If the receiver was dropped, no
-            // one waits for it.
+            // Dropping the runtime removes the sockets, before the end is reported. A dropped receiver means that the
+            // caller is not waiting.
             drop(runtime);
             end.send(done).ok();
         };
@@ -94,18 +94,18 @@ impl KubeletThread {
         Ok(Self { ended, _kill: kill.drop_guard() })
     }
 
-    /// Returns when the thread has ended, after it was asked to stop and has answered every call in flight.
+    /// Returns when the thread has ended, that is, after a stop request and the last call in flight.
     pub async fn ended(&mut self) -> Result<(), KubeletError> {
         (&mut self.ended).await.unwrap_or(Err(KubeletError::Died))
     }
 }
 
 impl KubeletSide {
-    /// Serves from when this instance is active for the first time, the DRA service before registration.
+    /// Starts serving when this instance first becomes active: first the DRA service, then registration.
     async fn serve(self, mut conditions: Conditions) -> Result<(), KubeletError> {
         let reader = Arc::new(ClaimReader::new((self.connect)()?));
         tokio::select! {
-            // If the sender is gone, the process ends as well.
+            // If the sender is gone, the process is ending too.
             _ = conditions.active.wait_for(|active| *active) => {}
             () = conditions.stop.cancelled() => return Ok(()),
         }
@@ -118,14 +118,14 @@ impl KubeletSide {
         };
         let (dra, registration) = (DraPluginServer::new(dra), RegistrationServer::new(registration));
         let tell_service = |there| self.readiness.set(Part::Service, there);
-        // A socket that exists is not enough: the kubelet says when it has found it.
+        // The socket's existence is not enough: the kubelet reports when it has found it.
         let directory = self.paths.registration.parent().unwrap_or(Path::new("/")).display().to_string();
         let tell_registration = |there: Result<(), String>| {
             match there {
             Ok(()) => self.readiness.waits(
                 Part::Registration,
                 format!(
-                    "the kubelet has not connected to the socket in {directory}: check that this is in the kubelet's root directory"
+                    "the kubelet has not connected to the socket in {directory}: check that it is inside the kubelet's root directory"
                 ),
             ),
             lost @ Err(_) => self.readiness.set(Part::Registration, lost),

@@ -1,4 +1,4 @@
-//! Serves a gRPC service where the kubelet expects it, and recreates its socket if it is removed. IO: a unix socket.
+//! Serves a gRPC service where the kubelet expects it, and recreates a removed socket. IO: a unix socket.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -17,14 +17,14 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Conditions {
     /// Changes when it is time to check that the socket exists.
     pub look: watch::Receiver<u64>,
-    /// Whether this instance is the one that the kubelet should find. Only then is a removed socket recreated.
+    /// Whether the kubelet should find this instance. Only then is a removed socket recreated.
     pub active: watch::Receiver<bool>,
-    /// Ends the serving.
+    /// Stops the server.
     pub stop: CancellationToken,
 }
 
-/// Serves `routes` on `path` until it is stopped, and then until the calls in flight have ended. A socket that was removed
-/// is recreated; calls on connections to the old one go on. `tell` is called with whether the socket exists.
+/// Serves `routes` on `path` until it is stopped and the calls in flight have ended. A removed socket is recreated;
+/// calls on existing connections continue. `tell` is called with whether the socket exists.
 pub async fn keep_serving(path: PathBuf, routes: Routes, conditions: Conditions, tell: impl Fn(Result<(), String>)) {
     let Conditions { look, active, stop } = conditions;
     let mut previous = None;
@@ -49,13 +49,13 @@ pub async fn keep_serving(path: PathBuf, routes: Routes, conditions: Conditions,
                 tell(Err("the socket was removed from the kubelet's directory".to_owned()));
             }
         }
-        // The socket is removed first, so that no new call comes before the end.
+        // Remove the socket first, so that no new call arrives.
         drop(socket);
         ended.cancel();
         previous = Some(serving);
     }
     if let Some(serving) = previous {
-        // A panic in the task would have ended the process.
+        // A panic in the task would already have ended the process.
         serving.await.ok();
     }
 }
@@ -64,14 +64,14 @@ async fn serve(listener: UnixListener, routes: Routes, ended: CancellationToken)
     let incoming = UnixListenerStream::new(listener);
     let server = Server::builder().add_routes(routes);
     if let Err(error) = server.serve_with_incoming_shutdown(incoming, ended.cancelled_owned()).await {
-        tracing::error!(%error, "a gRPC server ended");
+        tracing::error!(%error, "a gRPC server failed");
     }
 }
 
-/// Returns when the socket is gone while this instance is the active one.
+/// Returns when the socket is gone while this instance is active.
 async fn removed(socket: &OwnSocket, mut look: watch::Receiver<u64>, mut active: watch::Receiver<bool>) {
     while socket.is_there() || !*active.borrow() {
-        // If a sender is gone, the process ends, which is the caller's other branch.
+        // If a sender is gone, the process is ending, which the caller's other branch handles.
         let changed = tokio::select! {
             changed = look.changed() => changed,
             changed = active.changed() => changed,

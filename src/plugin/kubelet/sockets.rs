@@ -1,4 +1,5 @@
-//! The plugin's unix sockets: their names, and removing those that dead instances left. IO: two directories of the kubelet.
+//! The plugin's unix sockets: their names, and the removal of those that dead instances left behind. IO: two
+//! directories of the kubelet.
 
 use std::{
     fs, io,
@@ -10,23 +11,23 @@ use tokio::net::UnixListener;
 
 use crate::digest::short_sha256;
 
-/// The longest path of a unix socket: `sockaddr_un.sun_path` is 108 bytes with its closing zero (unix(7)).
+/// The longest path of a unix socket: `sockaddr_un.sun_path` has 108 bytes including the terminating zero (unix(7)).
 const MAX_PATH: usize = 107;
 
 /// A socket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// It could not be listened on.
-    #[error("cannot listen on {path}: {source}; is the directory mounted from the host and writable?")]
+    /// Listening on it failed.
+    #[error("cannot listen on {path}: {source}; check that the directory is mounted from the host and writable")]
     Listen {
         /// The socket.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// The directory leaves no room for a name.
+    /// The directory's path is so long that no file name fits.
     #[error(
-        "directory {directory} is too long for a unix socket ({MAX_PATH} bytes with the file's name): use a shorter kubelet root directory"
+        "directory {directory} is too long for a unix socket path ({MAX_PATH} bytes including the file name): use a shorter kubelet root directory"
     )]
     Long {
         /// The directory.
@@ -37,15 +38,15 @@ pub enum SocketError {
 /// Where the two sockets of one instance are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketPaths {
-    /// The kubelet finds it in its registry directory and asks which plugin it is.
+    /// The registration socket, which the kubelet finds in its registry directory.
     pub registration: PathBuf,
     /// The DRA service.
     pub dra: PathBuf,
 }
 
 impl SocketPaths {
-    /// The sockets of `driver` on a kubelet with this root directory; with a pod's UID, two instances can be there at
-    /// once.
+    /// The sockets of `driver` for a kubelet with this root directory. The pod's UID in the name allows two instances
+    /// at once.
     pub fn new(root: &Path, state: &Path, driver: &str, pod_uid: Option<&str>) -> Result<Self, SocketError> {
         Ok(Self {
             registration: fitting(&root.join("plugins_registry"), driver, pod_uid, REGISTRATION)?,
@@ -54,12 +55,12 @@ impl SocketPaths {
     }
 }
 
-/// The kubelet dials the bare path, so grpc-go sends it, percent-escaped, as `:authority`, and Rust's h2 takes an
-/// escaped path for malformed, unless an `@` makes it a user and a host (tried on kubelet 1.37.2).
+/// The kubelet dials the bare path, so grpc-go sends it, percent-escaped, as `:authority`. Rust's h2 rejects that as
+/// malformed unless an `@` turns it into a user and a host (verified with kubelet 1.37.2).
 const REGISTRATION: &str = "@reg.sock";
 const DRA: &str = ".sock";
 
-/// `<directory>/<stem>-<pod's UID><tail>`, or with hashes for stem and UID where that is too long.
+/// `<directory>/<stem>-<pod's UID><tail>`, with hashes of stem and UID if that is too long.
 fn fitting(directory: &Path, stem: &str, pod_uid: Option<&str>, tail: &str) -> Result<PathBuf, SocketError> {
     let named = |stem: &str, uid: Option<String>| {
         directory.join(format!("{stem}{}{tail}", uid.map(|uid| format!("-{uid}")).unwrap_or_default()))
@@ -78,12 +79,12 @@ fn hash(text: &str) -> String {
 #[derive(Debug)]
 pub struct OwnSocket {
     path: PathBuf,
-    /// Device and inode: another instance may have put its own under the same name.
+    /// Device and inode, because another instance may have created its own socket under the same name.
     file: (u64, u64),
 }
 
 impl OwnSocket {
-    /// Listens on `path`, in place of whatever socket is there.
+    /// Listens on `path`, replacing any existing socket.
     pub fn listen(path: &Path) -> Result<(Self, UnixListener), SocketError> {
         let error = |source| SocketError::Listen { path: path.to_owned(), source };
         remove_if(path, |_| true);
@@ -92,12 +93,12 @@ impl OwnSocket {
         Ok((Self { path: path.to_owned(), file: (metadata.dev(), metadata.ino()) }, listener))
     }
 
-    /// Whether it is still there for others to find.
+    /// Whether the socket still exists under its name.
     pub fn is_there(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.file)
     }
 
-    /// Whether another process listens under its name now.
+    /// Whether another process is now listening under its name.
     pub fn is_replaced(&self) -> bool {
         !self.is_there() && fs::symlink_metadata(&self.path).is_ok()
     }
@@ -111,7 +112,8 @@ impl Drop for OwnSocket {
     }
 }
 
-/// Removes sockets that killed instances of this driver left: those with its names that no process listens on.
+/// Removes the sockets that killed instances of this driver left behind: those with its names on which no process
+/// listens.
 pub fn remove_stale(paths: &SocketPaths, driver: &str) {
     let of_driver = |name: &str, stem: &str, tail: &str| {
         name.strip_prefix(stem)
@@ -129,7 +131,7 @@ pub fn remove_stale(paths: &SocketPaths, driver: &str) {
     }
 }
 
-/// Whether no process accepts connections on it, because the one that bound it is gone.
+/// Whether the process that bound the socket is gone, so that no one accepts connections.
 fn is_dead(path: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
@@ -148,7 +150,7 @@ fn remove_if(path: &Path, condition: impl Fn(&Path) -> bool) {
 mod tests {
     use super::*;
 
-    /// What grpc-go sends for a target without a scheme: the path, escaped, is the authority.
+    /// What grpc-go sends for a target without a scheme: the escaped path as the authority.
     fn authority(path: &Path) -> String {
         path.to_str().unwrap().replace('/', "%2F")
     }
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_too_long_gets_a_hash_for_a_name_and_stays_one_instances_own() {
+    fn a_path_that_is_too_long_gets_a_hash_that_is_unique_to_the_instance() {
         let root = PathBuf::from(format!("/var/lib/{}", "k".repeat(50)));
         let driver = "a-rather-long-name-of-a-driver.example.com";
         let state = root.join("plugins").join("d");
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sockets_of_dead_instances_go_and_those_of_live_ones_and_of_others_stay() {
+    async fn sockets_of_dead_instances_are_removed_and_all_others_stay() {
         let root = tempfile::tempdir().unwrap();
         let registry = root.path().join("plugins_registry");
         fs::create_dir(&registry).unwrap();
@@ -190,7 +192,7 @@ mod tests {
         let dead = |name: &str| drop(std::os::unix::net::UnixListener::bind(registry.join(name)).unwrap());
         dead("dra.cpu-dead@reg.sock");
         dead("dra.cpus@reg.sock");
-        // As where the directory's path leaves no room for names.
+        // The name that is used when the directory's path is too long.
         dead(&format!("{}-{}@reg.sock", hash("dra.cpu"), hash("dead")));
         let paths = SocketPaths::new(root.path(), root.path(), "dra.cpu", Some("mine")).unwrap();
         remove_stale(&paths, "dra.cpu");
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_instance_removes_its_own_socket_and_not_its_successors() {
+    async fn an_instance_removes_its_own_socket_but_not_its_successors() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("dra.sock");
         let (first, _listener) = OwnSocket::listen(&path).unwrap();

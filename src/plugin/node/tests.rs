@@ -99,7 +99,7 @@ async fn a_device_is_not_given_twice() {
 #[rstest::rstest]
 #[case::it_is_given_back("")]
 #[case::its_own_pod_goes("was unprepared while")]
-#[case::another_instance_takes_over("not the active one")]
+#[case::another_instance_takes_over("no longer active")]
 #[case::the_plugin_stops("held by claim apps/a")]
 #[tokio::test]
 async fn what_another_claim_holds_is_waited_for_until_waiting_is_in_vain(#[case] expected: &str) {
@@ -117,7 +117,7 @@ async fn what_another_claim_holds_is_waited_for_until_waiting_is_in_vain(#[case]
     match expected {
         "" => kubelet.unprepare(&a).await.unwrap(),
         "was unprepared while" => kubelet.unprepare(&b).await.unwrap(),
-        "not the active one" => successor = Some(machine.start(Some("new"))),
+        "no longer active" => successor = Some(machine.start(Some("new"))),
         _ => running.stop.cancel(),
     }
     let answer = timeout(Duration::from_secs(10), waiting).await.expect("waits in vain").unwrap();
@@ -236,7 +236,7 @@ async fn a_lost_checkpoint_does_not_pass_for_an_empty_node() {
     fs::remove_file(machine.checkpoint()).unwrap();
     let second = machine.start(None);
     let error = second.register().await.prepare_one(&claim).await.unwrap_err();
-    assert!(error.contains("checkpoint.json is missing, yet") && error.contains(CDI_A), "{error}");
+    assert!(error.contains("checkpoint.json is missing, but") && error.contains(CDI_A), "{error}");
     assert_eq!(machine.cdi_files(), [CDI_A]);
 }
 
@@ -291,7 +291,7 @@ async fn a_rolling_update_hands_the_claims_over_and_back_when_the_new_one_dies()
     let new_kubelet = new.ready().await;
     assert_eq!(names(&machine.registry()), ["dra.cpu-new@reg.sock", "dra.cpu-old@reg.sock"]);
     assert!(old.readiness.is_ready(), "a DaemonSet's controller would delete the old pod: {}", old.readiness.report());
-    assert!(old_kubelet.prepare_one(&claims[1]).await.unwrap_err().contains("not the active one"));
+    assert!(old_kubelet.prepare_one(&claims[1]).await.unwrap_err().contains("no longer active"));
     new_kubelet.prepare_one(&claims[1]).await.unwrap();
     new_kubelet.unprepare(&claims[0]).await.unwrap();
     new.kill().await;
