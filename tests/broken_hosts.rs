@@ -1,5 +1,5 @@
-//! A sysfs with unreadable, empty, senseless or contradictory files gives what can be known, and a warning that names the
-//! file; no tree whatever makes discovery panic or wait.
+//! A sysfs with unreadable, empty, senseless or contradictory files yields what can be known, and a warning that names the
+//! file; no tree makes discovery panic or block.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -138,8 +138,8 @@ fn without_meminfo_the_nodes_tell_the_memory(#[case] broken: &Broken) {
 }
 
 #[rstest]
-#[case::empty(&Text(""), "does not have the form of any known architecture")]
-#[case::senseless(&Text("\u{0}\u{1}:::\n:\n\n"), "does not have the form of any known architecture")]
+#[case::empty(&Text(""), "does not have the format of any known architecture")]
+#[case::senseless(&Text("\u{0}\u{1}:::\n:\n\n"), "does not have the format of any known architecture")]
 #[case::unreadable(&Directory, "cannot be read")]
 #[case::missing(&Missing, "does not exist")]
 fn without_cpuinfo_vendor_and_model_are_left_out(#[case] broken: &Broken, #[case] warning: &str) {

@@ -1,4 +1,5 @@
-//! What a kind of device does to a whole pod sandbox, beside what its containers get. IO, in the kind that has it.
+//! What a kind of device does to a whole pod sandbox, in addition to what its containers get. The implementing kind
+//! does the IO.
 //!
 //! CDI and the cpuset reach containers. A network device has to be moved into the pod's network namespace, which exists
 //! before the first container does. A kind that needs this returns an [`Attachment`] from
@@ -13,7 +14,7 @@ use super::Grant;
 /// A pod sandbox as the container runtime describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// The runtime's ID of the sandbox. A pod whose sandbox is recreated gets another one.
+    /// The runtime's ID of the sandbox. If a pod's sandbox is recreated, the new one has another ID.
     pub id: String,
     /// The pod's UID.
     pub pod_uid: String,
@@ -39,17 +40,17 @@ pub struct AttachError {
 
 /// Attaches devices to pod sandboxes.
 ///
-/// Every method is idempotent: the runtime may repeat a call, and the plugin may end in the middle of one. The runtime
-/// waits 2 s for an answer and then drops the plugin, so the caller gives up earlier, by dropping the future.
+/// Every method must be idempotent: the runtime may repeat a call, and the plugin may end in the middle of one. The
+/// runtime waits 2 s for an answer and then drops the plugin, so the caller drops the future earlier.
 pub trait Attachment: Send + Sync {
-    /// Attaches what the pod's claims hold, before its first container is created. An error fails the sandbox; what was
-    /// attached until then is left to [`Attachment::detach`].
+    /// Attaches what the pod's claims hold, before its first container is created. An error fails the sandbox;
+    /// [`Attachment::detach`] then removes what was already attached.
     fn attach<'a>(&'a self, sandbox: &'a Sandbox, grants: &'a [Grant]) -> BoxFuture<'a, Result<(), AttachError>>;
 
     /// Detaches what [`Attachment::attach`] attached. `grants` is empty if the pod's claims are unprepared by then.
     fn detach<'a>(&'a self, sandbox: &'a Sandbox, grants: &'a [Grant]) -> BoxFuture<'a, Result<(), AttachError>>;
 
-    /// Catches up with the sandboxes that exist, after a time without a connection to the runtime: attaches what is
-    /// missing, and takes back what is attached to a sandbox that is gone.
+    /// Reconciles with the existing sandboxes after a time without a connection to the runtime: attaches what is
+    /// missing, and takes back what was attached to sandboxes that are gone.
     fn recover<'a>(&'a self, sandboxes: &'a [(Sandbox, Vec<Grant>)]) -> BoxFuture<'a, Result<(), AttachError>>;
 }

@@ -1,4 +1,4 @@
-//! What a claim brings a container or its pod, for any kind of device. Pure.
+//! What a claim gives a container or its pod, for any kind of device. Pure.
 //!
 //! Each effect is applied in one place: `env`, `device_nodes` and `mounts` by CDI (`plugin/claims/cdi.rs`), the cpuset
 //! and the limits by NRI (`plugin/nri`), `net_devices` by the kind's [`Attachment`](super::attachment::Attachment).
@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpuset::CpuSet;
 
-/// What a container gets for the devices of one request. Kept in the checkpoint: fields are only ever added.
+/// What a container gets for the devices of one request. Stored in the checkpoint, so fields may be added but never
+/// removed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Grant {
-    /// CPUs the container runs on; empty when the device brings none.
+    /// CPUs that the container runs on; empty if the device provides none.
     pub cpus: CpuSet,
-    /// NUMA nodes whose memory it may use; empty for no change.
+    /// NUMA nodes whose memory the container may use; empty for no change.
     pub memory_nodes: CpuSet,
     /// Environment variables.
     pub env: BTreeMap<String, String>,
@@ -26,16 +27,16 @@ pub struct Grant {
     /// Directories or files of the host that are mounted into it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// How much memory it may use, in bytes, in place of the limit in the pod's spec.
+    /// The memory limit in bytes, replacing the limit in the pod's spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<u64>,
-    /// How much memory in huge pages it may use, in bytes, by page size as control groups name it: `2MB`, `1GB`.
+    /// The limits for huge pages in bytes, by page size as control groups name it: `2MB`, `1GB`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub huge_page_limits: BTreeMap<String, u64>,
     /// Network devices that are moved into the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub net_devices: Vec<NetDevice>,
-    /// What it holds of devices that several claims share.
+    /// What the claim holds of devices that several claims share.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<Share>,
 }
@@ -80,12 +81,12 @@ pub struct NetDevice {
 pub struct Share {
     /// The device.
     pub device: String,
-    /// What of each of its capacities the claim consumes.
+    /// How much of each of the device's capacities the claim consumes.
     pub consumed: BTreeMap<String, Quantity>,
 }
 
 impl Grant {
-    /// Adds what another request of the same container brings.
+    /// Adds what another request of the same container provides.
     pub fn add(&mut self, other: &Self) {
         let Self { cpus, memory_nodes, env, device_nodes, mounts, memory_limit, huge_page_limits, net_devices, shares } =
             other.clone();
@@ -97,7 +98,7 @@ impl Grant {
         self.net_devices.extend(net_devices);
         self.shares.extend(shares);
 
-        // Limits are what all requests bring together. One that brings none takes nothing from the others.
+        // Limits of several requests add up. A request without a limit does not affect the others.
         if let Some(limit) = memory_limit {
             self.memory_limit = Some(self.memory_limit.unwrap_or_default().saturating_add(limit));
         }
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_gets_what_all_its_requests_bring_together() {
+    fn a_container_gets_the_sum_of_all_its_requests() {
         let node = |path: &str| DeviceNode { path: path.into(), host_path: path.into(), permissions: "rw".into() };
         let mut whole = Grant {
             cpus: "0-1".parse().unwrap(),

@@ -1,8 +1,8 @@
-//! What a kind of device needs from the cluster, and its words for messages. Pure.
+//! What a kind of device needs from the cluster, and its part of the messages. Pure.
 //!
-//! The controller builds the node plugin's objects and judges its nodes without knowing any kind: whatever differs between
-//! kinds is asked here. A kind is implemented for its part of `spec.driver` after parsing; its counterpart on the node is
-//! [`Driver`](super::Driver).
+//! The controller builds the node plugin's objects and judges its nodes without knowing any kind: this trait covers
+//! everything that differs between kinds. It is implemented for a kind's part of `spec.driver` after parsing. Its
+//! counterpart on the node is [`Driver`](super::Driver).
 
 use std::fmt::Debug;
 
@@ -10,13 +10,13 @@ use k8s_openapi::api::{core::v1::Probe, rbac::v1::PolicyRule};
 
 use crate::api::{DriverKind, NodePluginSettings, Preset};
 
-/// A kind of device, as a config asks for it.
+/// A kind of device, as configured.
 pub trait Kind: Debug + Send + Sync {
-    /// The devices that it serves, as a label value: only one driver for the same devices may run on a node, whatever the
-    /// drivers are called. None for a driver that may serve anything.
+    /// The devices that it serves, as a label value. Only one driver for the same devices may run on a node, regardless
+    /// of the drivers' names. None for a driver that may serve anything.
     fn devices(&self) -> Option<&str>;
 
-    /// The driver's name, if the admin gives none.
+    /// The driver's default name.
     fn default_driver_name(&self) -> &str;
 
     /// The arguments of `node-plugin` from the kind's subcommand on.
@@ -32,13 +32,14 @@ pub trait Kind: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// What its plugin may do in the API, in addition to publishing slices and reading claims. The controller must hold these
-    /// rights itself, otherwise the API server does not let it grant them.
+    /// RBAC rules for its plugin, in addition to those for publishing slices and reading claims. The controller must
+    /// hold these permissions itself, because the API server does not let it grant others.
     fn rules(&self) -> Vec<PolicyRule> {
         Vec::new()
     }
 
-    /// Pools that belong to no single node and that the plugin of every node may write. Their slices must name no node.
+    /// Pools that do not belong to a single node, so every node's plugin may write them. Their slices must not name a
+    /// node.
     fn shared_pools(&self) -> Vec<String> {
         Vec::new()
     }
@@ -53,17 +54,17 @@ pub trait Kind: Debug + Send + Sync {
         false
     }
 
-    /// Why a plugin that is ready may offer no device, as a whole clause.
+    /// Why a ready plugin may offer no device, as a complete clause.
     fn why_no_device(&self) -> String;
 
-    /// What it means that claims hold every device of a node, and what to do about it, as a whole clause. None if containers
-    /// without a claim lose nothing by it.
+    /// The effect of claims holding every device of a node and the remedy, as a complete clause. None if containers
+    /// without a claim are not affected.
     fn when_all_held(&self) -> Option<String> {
         None
     }
 }
 
-/// A directory of the host, mounted where it is on the host.
+/// A directory of the host, mounted at the same path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPath {
     /// The volume's name.
@@ -79,18 +80,18 @@ pub struct HostPath {
 pub struct Capability {
     /// Its name without `CAP_`, such as `NET_ADMIN`.
     pub name: &'static str,
-    /// What it is needed for; written into an annotation of the pod, for those who review it.
+    /// Why it is needed. Written into an annotation of the pod for reviewers.
     pub reason: &'static str,
 }
 
-/// Probes of the plugin's container: periods and thresholds; what they ask is the same for every kind.
+/// Periods and thresholds of the probes of the plugin's container. The endpoints are the same for every kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probes {
-    /// Until it answers for the first time.
+    /// The startup probe.
     pub startup: Probe,
-    /// Whether it must be restarted.
+    /// The liveness probe.
     pub liveness: Probe,
-    /// Whether it serves.
+    /// The readiness probe.
     pub readiness: Probe,
 }
 
@@ -106,7 +107,7 @@ impl Default for Probes {
 }
 
 impl DriverKind {
-    /// What this kind needs and says.
+    /// The implementation for this kind.
     pub fn into_kind(self) -> Box<dyn Kind> {
         match self {
             Self::Cpu(cpu) => Box::new(cpu),

@@ -1,7 +1,8 @@
-//! What a kind of device must answer.
+//! The interface that every kind of device implements.
 //!
-//! A driver turns what the host has into devices, and an allocation into what a container gets. It reads the machine
-//! through `host` and calls no API: `plugin` publishes, prepares and enforces. A new kind of device is a new folder here.
+//! A driver turns the host's hardware into devices, and an allocation into what a container gets. It reads the machine
+//! through `host` and calls no API: `plugin` publishes, prepares and enforces. A new kind of device is a new folder
+//! here.
 
 pub mod attachment;
 pub mod cpu;
@@ -18,12 +19,12 @@ use tokio::sync::watch;
 pub use self::grant::Grant;
 use self::{attachment::Attachment, pinning::Pinning};
 
-/// The devices of a node, in an order that stays the same, and what could not be read.
+/// The devices of a node, in a stable order, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inventory {
-    /// What is published.
+    /// The devices to publish.
     pub devices: Vec<Device>,
-    /// What is known to be missing or contradictory on this host, for the log: each names the file.
+    /// What is missing or contradictory on this host, for the log. Each entry names a file.
     pub warnings: Vec<String>,
 }
 
@@ -38,34 +39,34 @@ impl AsRef<[Device]> for Inventory {
 pub struct AllocatedDevice {
     /// The base request's name, without `/subrequest`.
     pub request: String,
-    /// The pool it is from.
+    /// The device's pool.
     pub pool: String,
     /// The device's name in its pool.
     pub device: String,
-    /// Which share of a device that several claims may hold.
+    /// Which share of the device, if several claims may hold it.
     pub share_id: Option<String>,
-    /// Granted by admin access: other claims may hold the same device.
+    /// Granted with admin access: other claims may hold the same device.
     pub admin_access: bool,
     /// What of the device's capacity the claim holds, for devices that several claims may share.
     pub consumed_capacity: BTreeMap<String, Quantity>,
-    /// Opaque parameters that apply to this request and are for this driver, the class's first, then the claim's: a
-    /// later one overrides an earlier one.
+    /// Opaque parameters for this driver that apply to this request: first those of the class, then those of the claim.
+    /// Later ones override earlier ones.
     pub parameters: Vec<serde_json::Value>,
 }
 
-/// Why an allocation cannot be honoured; fails that claim alone.
+/// Why an allocation cannot be honoured. Only that claim fails.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GrantError {
     /// The device is not (or no longer) on this node.
     #[error(
-        "device {device:?} is not on this node: it was allocated from an older inventory; delete the pod so that it is scheduled again"
+        "device {device:?} does not exist on this node: it was allocated from an outdated inventory; delete the pod so that it is rescheduled"
     )]
     UnknownDevice {
         /// The device.
         device: String,
     },
-    /// It cannot be used now.
-    #[error("{what}: {remedy}, or delete the pod so that it is scheduled again")]
+    /// The device cannot be used at the moment.
+    #[error("{what}: {remedy}, or delete the pod so that it is rescheduled")]
     Unusable {
         /// What cannot be used, such as `CPUs 2-3 are offline on this node`.
         what: String,
@@ -73,7 +74,7 @@ pub enum GrantError {
         remedy: String,
     },
     /// The opaque parameters cannot be read.
-    #[error("opaque parameters of request {request:?} cannot be read: {message}")]
+    #[error("invalid opaque parameters for request {request:?}: {message}")]
     Parameters {
         /// The request.
         request: String,
@@ -82,12 +83,12 @@ pub enum GrantError {
     },
 }
 
-/// What two claims want and cannot both have.
+/// A conflict: something that two claims want but cannot both have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// What both want, in the kind's words, such as `CPUs 2-3`.
+    /// What both want, as the kind describes it, such as `CPUs 2-3`.
     pub what: String,
-    /// Which of the grants that are held is in the way: its index.
+    /// The index of the conflicting grant among those that are held.
     pub with: usize,
 }
 
@@ -99,31 +100,34 @@ pub trait Driver: Send + Sync {
     /// What a container that uses the devices of one request gets: `devices` all have the same `request`.
     fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError>;
 
-    /// What keeps a claim from having `wanted` while other claims have what is `held`. Neither side has grants of admin
-    /// access: they take nothing from others. That one device is given to one claim, or each share of it to one, is
-    /// not asked here: this is for what devices have in common, and for how much several shares may hold together.
+    /// What prevents a claim from getting `wanted` while other claims hold `held`. Grants with admin access are on
+    /// neither side, because they take nothing from others. The caller ensures that a device, or a share of it, goes to
+    /// one claim only. This method covers resources that devices have in common, and how much several shares may hold
+    /// together.
     fn conflict(&self, wanted: &Grant, held: &[&Grant]) -> Option<Conflict>;
 
     /// Whether a grant can be used right now. Called before a claim is prepared and before its container is created, so
     /// it must answer within milliseconds.
     fn check(&self, grant: &Grant) -> Result<(), GrantError>;
 
-    /// What containers with no claim of this driver are kept to while `held` is given away: every grant but those of
-    /// admin access. `None` lifts every restriction (nothing is held); an empty grant says that nothing is left.
+    /// What containers without a claim of this driver are restricted to while claims hold `held` (all grants except
+    /// those with admin access). `None` lifts every restriction, because nothing is held. An empty grant means that
+    /// nothing is left.
     fn remainder(&self, held: &[&Grant]) -> Option<Grant>;
 
     /// The names of the devices that have something in common with what is `held`.
     fn overlapping(&self, held: &[&Grant]) -> Vec<String>;
 
-    /// Resolves once the machine is not the one that the driver was made from, with what changed, for the log: the
-    /// driver has to be made again. Pending for a kind whose inventory follows the machine.
+    /// Resolves when the machine no longer matches the one that the driver was built from, with a description of the
+    /// change for the log. The driver must then be rebuilt. Pending forever for a kind whose inventory follows the
+    /// machine.
     fn changed(&self) -> BoxFuture<'_, String>;
 
-    /// How devices are attached to a pod sandbox; `None` if what containers get is all there is to do.
+    /// How devices are attached to a pod sandbox. `None` if it is enough to change containers.
     fn attachment(&self) -> Option<Arc<dyn Attachment>> {
         None
     }
 
-    /// What of a container's cpuset this kind sets.
+    /// Which parts of a container's cpuset this kind sets.
     fn pinning(&self) -> Pinning;
 }

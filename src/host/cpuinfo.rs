@@ -1,6 +1,7 @@
-//! `/proc/cpuinfo`, whose form is each architecture's own. Pure: lines in, facts out.
+//! Parses `/proc/cpuinfo`, whose format differs between architectures. Pure: lines in, facts out.
 //!
-//! x86, Arm (old and new), POWER, s390, RISC-V, LoongArch, SPARC and Itanium are known by the keys only they write.
+//! x86, Arm (old and new), POWER, s390, RISC-V, LoongArch, SPARC and Itanium are recognised by keys that only they
+//! write.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +55,7 @@ impl Architecture {
     }
 }
 
-/// Who designed an Arm core, and which it is: the fields of its main ID register.
+/// The designer and model of an Arm core: fields of its main ID register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ArmPart {
     /// `CPU implementer`.
@@ -63,10 +64,10 @@ pub struct ArmPart {
     pub part: u32,
 }
 
-/// What `/proc/cpuinfo` says of the processors; of the first, where it says the same of all.
+/// What `/proc/cpuinfo` says about the processors, or about the first where all are the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuInfo {
-    /// The architecture, recognised by the file's form.
+    /// The architecture, recognised by the file's format.
     pub architecture: Option<Architecture>,
     /// `vendor_id`, such as `GenuineIntel`.
     pub vendor_id: Option<String>,
@@ -76,15 +77,15 @@ pub struct CpuInfo {
     pub model: Option<u32>,
     /// `stepping`.
     pub stepping: Option<u32>,
-    /// `model name`, or what comes nearest to it.
+    /// `model name`, or the closest equivalent.
     pub model_name: Option<String>,
-    /// A fixed clock that POWER and s390 write, in MHz.
+    /// The fixed clock that POWER and s390 report, in MHz.
     pub clock_mhz: Option<u32>,
     /// Instruction set extensions, separated by spaces.
     pub flags: String,
-    /// Which Arm core each CPU is.
+    /// The Arm core of each CPU.
     pub arm_parts: BTreeMap<u32, ArmPart>,
-    /// Which Arm core the others are: old kernels name one for all.
+    /// The Arm core of all other CPUs: old kernels name one for all.
     pub any_arm_part: Option<ArmPart>,
 }
 
@@ -99,7 +100,7 @@ impl CpuInfo {
         !self.flags.is_empty()
     }
 
-    /// Which Arm core a CPU is.
+    /// The Arm core of a CPU.
     pub fn arm_part(&self, cpu: u32) -> Option<ArmPart> {
         self.arm_parts.get(&cpu).copied().or(self.any_arm_part)
     }
@@ -116,7 +117,7 @@ pub(super) struct Parser {
 }
 
 impl Parser {
-    /// Takes one line. False: all that is to be known is known (x86 writes the same for every CPU, at length).
+    /// Parses one line. Returns false once nothing more can be learned (x86 repeats the same long block for every CPU).
     pub(super) fn line(&mut self, line: &str) -> bool {
         let Some((key, value)) = line.split_once(':') else {
             self.processor = None;
@@ -150,7 +151,7 @@ impl Parser {
                     self.processor.map(|cpu| info.arm_parts.insert(cpu, part));
                 }
             }
-            // s390 writes a line for each processor, with the machine's type: 3906 is a z14.
+            // s390 writes a line per processor with the machine type: 3906 is a z14.
             _ if key.starts_with("processor ") => {
                 if let Some((_, machine)) = value.split_once("machine = ") {
                     first(&mut info.model_name, machine);
@@ -172,10 +173,10 @@ impl Parser {
         self.info
     }
 
-    /// The architecture that alone writes `key`.
+    /// The architecture that `key` identifies.
     fn architecture_of(&mut self, key: &str, value: &str) -> Option<Architecture> {
         match key {
-            // Long mode is a flag; until flags are seen it may be either.
+            // Long mode is a flag. Until the flags are read, it may be 32 or 64 bits.
             "cpuid level" | "fpu_exception" => Some(Architecture::I386),
             "flags" => {
                 self.lm = value.split_ascii_whitespace().any(|flag| flag == "lm");
@@ -207,7 +208,7 @@ fn power(cpu: &str) -> Architecture {
     }
 }
 
-/// Fills what is still unknown with a text that says something.
+/// Sets a value that is still unknown, if the text is meaningful.
 fn first(known: &mut Option<String>, value: &str) {
     if known.is_none() && !value.is_empty() {
         *known = Some(value.to_owned());
@@ -247,7 +248,7 @@ mod tests {
     #[case("CPU Family\t\t: Loongson-64bit\nISA\t\t\t: loongarch32r loongarch64", "loong64")]
     #[case("cpu\t\t: TI UltraSparc II\ntype\t\t: sun4u", "sparc64")]
     #[case("vendor     : GenuineIntel\narch       : IA-64\nfamily     : 32", "ia64")]
-    fn the_form_of_the_file_tells_the_architecture(#[case] text: &str, #[case] name: &str) {
+    fn the_architecture_is_recognised_by_the_format(#[case] text: &str, #[case] name: &str) {
         assert_eq!(read(text).architecture.map(Architecture::name), Some(name));
     }
 

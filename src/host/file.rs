@@ -1,7 +1,7 @@
-//! Small files of sysfs and procfs, read with a cap and given a type. IO: reads below one directory.
+//! Reads small files of sysfs and procfs, with a size limit, and parses them. IO: reads below one directory.
 //!
-//! A file that is absent is no problem here: kernels differ. One that is there and cannot be read, is empty or says
-//! what it cannot mean is as good as absent, with a warning that names it.
+//! A missing file is not a problem, because kernels differ. A file that is unreadable, empty or nonsensical is treated
+//! as missing, with a warning that names it.
 
 use std::{
     collections::BTreeSet,
@@ -14,16 +14,17 @@ use std::{
 use super::warnings::Warnings;
 use crate::cpuset::{CpuSet, CpuSetError};
 
-/// No file of one value is larger: a list of 8192 CPUs with gaps is 40 KiB, and sysfs itself stops at a page for most.
+/// The largest size of a file with one value: a list of 8192 CPUs with gaps has 40 KiB, and sysfs limits most files to
+/// a page.
 const MAX_FILE: u64 = 64 << 10;
 
-/// How much of a file of many lines (`cpuinfo`) is read: 4096 Arm CPUs need less.
+/// How much of a file with many lines (`cpuinfo`) is read. 4096 Arm CPUs need less.
 const MAX_LINES_FILE: u64 = 4 << 20;
 
-/// How much of one line is kept; x86 flags need 2 KiB.
+/// How much of one line is kept. The x86 flags need 2 KiB.
 const MAX_LINE: u64 = 16 << 10;
 
-/// Reads files below a root, remembering what was wrong with them.
+/// Reads files below a root, and collects warnings about them.
 #[derive(Debug)]
 pub(super) struct Files<'h> {
     root: &'h Path,
@@ -36,24 +37,24 @@ impl<'h> Files<'h> {
         Self { root, buffer: Vec::new(), warnings: Warnings::default() }
     }
 
-    /// Where a file of the host is on this machine.
+    /// The path of a host file on this machine.
     pub(super) fn path(&self, file: &str) -> PathBuf {
         self.root.join(file)
     }
 
-    /// Notes that two files cannot both be right.
+    /// Records that two files contradict each other.
     pub(super) fn contradiction(&mut self, file: &str, detail: impl Into<String>) {
         let path = self.path(file);
         self.warnings.add(&path, "contradiction", detail);
     }
 
-    /// Notes that a file is not there, where that takes something away.
+    /// Records that a file is missing, where that loses information.
     pub(super) fn absent(&mut self, file: &str, detail: impl Into<String>) {
         let path = self.path(file);
         self.warnings.add(&path, "absent", detail);
     }
 
-    /// What `parse` makes of a file's text, trimmed and never empty.
+    /// Parses a file's text, which is trimmed and never empty.
     pub(super) fn value<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let read = self.read(file)?;
         if read.is_empty() {
@@ -64,7 +65,7 @@ impl<'h> Files<'h> {
         self.parsed(file, &read, parse)
     }
 
-    /// A number that is an identifier or a quantity. The kernel's −1 means that it does not know, and so does this.
+    /// A number that is an identifier or a quantity. The kernel writes −1 for unknown, which becomes `None`.
     pub(super) fn number(&mut self, file: &str) -> Option<u32> {
         self.value(file, |text| match text.parse::<i64>() {
             Ok(number) => Ok(u32::try_from(number).ok().filter(|&number| number != u32::MAX)),
@@ -78,12 +79,12 @@ impl<'h> Files<'h> {
         self.parsed(file, &read, |text| text.parse().map_err(|error: CpuSetError| error.problem().to_owned()))
     }
 
-    /// A mask such as `00000000,000000ff`, which kernels before 2.6.26 wrote where later ones also write lists.
+    /// A mask such as `00000000,000000ff`. Kernels before 2.6.26 wrote only masks; later ones also write lists.
     pub(super) fn mask(&mut self, file: &str) -> Option<CpuSet> {
         self.value(file, |text| CpuSet::from_mask(text).map_err(|error| error.problem().to_owned()))
     }
 
-    /// The numbers of a directory's entries named `<prefix><number>`; `None` where there is no directory.
+    /// The numbers of a directory's entries named `<prefix><number>`. `None` if there is no directory.
     pub(super) fn numbered(&mut self, directory: &str, prefix: &str) -> Option<BTreeSet<u32>> {
         let path = self.path(directory);
         match fs::read_dir(&path) {
@@ -102,7 +103,7 @@ impl<'h> Files<'h> {
         }
     }
 
-    /// Gives each line of a file to `each`, until that returns false. Returns whether there was a file to read.
+    /// Calls `each` with each line of a file until it returns false. Returns whether the file could be read.
     pub(super) fn lines(&mut self, file: &str, mut each: impl FnMut(&str) -> bool) -> bool {
         let path = self.path(file);
         let mut lines = match open(&path) {
@@ -146,7 +147,7 @@ impl<'h> Files<'h> {
         self.buffer.clear();
         match open(&path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut self.buffer)) {
             Ok(size) if size as u64 > MAX_FILE => {
-                self.warnings.add(&path, "large", format!("is larger than {MAX_FILE} bytes, and is not read"));
+                self.warnings.add(&path, "large", format!("is larger than {MAX_FILE} bytes and is ignored"));
                 None
             }
             Ok(_) => Some(String::from_utf8_lossy(&self.buffer).trim_matches(blank).to_owned()),
@@ -164,13 +165,13 @@ impl<'h> Files<'h> {
     }
 }
 
-/// Opens for reading without ever waiting: a pipe in a made-up tree would wait for a writer.
+/// Opens a file for reading without blocking: a pipe in an artificial tree would wait for a writer.
 fn open(path: &Path) -> io::Result<File> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     OpenOptions::new().read(true).custom_flags(nonblocking).open(path)
 }
 
-/// White space, and the NUL that some old kernels and recordings end a file with.
+/// White space, and the NUL at the end of a file that some old kernels and recordings have.
 fn blank(character: char) -> bool {
     character.is_whitespace() || character == '\0'
 }

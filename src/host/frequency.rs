@@ -1,19 +1,19 @@
-//! How fast the processor is built to run, and whether it may run faster. IO: sysfs.
+//! Reads the processor's base frequency, and whether it may run faster. IO: sysfs.
 
 use super::{file::Files, machine::Machine};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// Whether turbo is on: Intel's driver says when it is off, the others when it is on.
+/// Whether turbo is on. Intel's driver reports when it is off, the others when it is on.
 pub(super) fn observe_turbo(files: &mut Files<'_>) -> Option<bool> {
     let off = files.number(&format!("{CPUS}/intel_pstate/no_turbo")).map(|off| off == 0);
     off.or_else(|| files.number(&format!("{CPUS}/cpufreq/boost")).map(|on| on != 0))
 }
 
-/// Fills in each CPU's base frequency from the first source that has it:
-/// `base_frequency` of the CPU; the firmware's nominal frequency (ACPI CPPC, for AMD, read once as it may be slow);
-/// the one in the model's name; the fixed clock that POWER and s390 tell; the firmware's limit, which is the nominal
-/// frequency where nobody lowered it; the largest frequency, where no turbo can be in it.
+/// Fills in each CPU's base frequency from the first source that has it: `base_frequency` of the CPU; the firmware's
+/// nominal frequency (ACPI CPPC, for AMD, read once as it may be slow); the one in the model's name; the fixed clock
+/// that POWER and s390 report; the firmware's limit, which is the nominal frequency unless it was lowered; the maximum
+/// frequency, if that cannot include turbo.
 pub(super) fn observe_base(files: &mut Files<'_>, machine: &mut Machine) {
     let x86 = machine.processor.architecture.is_some_and(super::cpuinfo::Architecture::is_x86);
     let named = machine.processor.model_name.as_deref().and_then(from_model_name).or(machine.processor.clock_mhz);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_name_tells_the_base_frequency_on_intel() {
+    fn on_intel_the_model_name_contains_the_base_frequency() {
         for (name, mhz) in [
             ("Intel(R) Xeon(R) Gold 6230 CPU @ 2.10GHz", Some(2100)),
             ("Intel(R) Core(TM) i5 CPU       M 560  @ 2.67GHz", Some(2670)),

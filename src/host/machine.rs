@@ -1,11 +1,11 @@
-//! A machine as its kernel shows it, without interpretation. Pure.
+//! A machine as reported by its kernel, without interpretation. Pure.
 
 use std::collections::BTreeMap;
 
 use super::cpuinfo::{ArmPart, CpuInfo};
 use crate::cpuset::CpuSet;
 
-/// The result of reading `/proc` and `/sys` once. What is unknown is `None`.
+/// The result of reading `/proc` and `/sys` once. Unknown values are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// The CPUs that are online, by number.
@@ -14,13 +14,13 @@ pub struct Machine {
     pub numa_nodes: BTreeMap<u32, NumaNode>,
     /// `/proc/cpuinfo`.
     pub processor: CpuInfo,
-    /// Memory that the kernel manages, in KiB: the installed memory without what firmware and the kernel itself reserve.
+    /// Memory that the kernel manages, in KiB: the installed memory minus what firmware and the kernel itself reserve.
     pub memory_kib: Option<u64>,
     /// Whether simultaneous multithreading is on.
     pub smt: Option<bool>,
     /// Whether the processor may exceed its base frequency.
     pub turbo: Option<bool>,
-    /// What could not be read or is contradictory. Each warning names the file.
+    /// Warnings about unreadable or contradictory files. Each names the file.
     pub warnings: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct Cpu {
     pub cluster: Option<u32>,
     /// `core_id`.
     pub core: Option<u32>,
-    /// The online hardware threads of this CPU's core, itself among them; `None` where the kernel does not say.
+    /// The online hardware threads of this CPU's core, including this CPU. `None` if the kernel does not report them.
     pub siblings: Option<CpuSet>,
     /// `id` of the level 3 cache.
     pub l3: Option<u32>,
@@ -45,7 +45,7 @@ pub struct Cpu {
     pub capacity: Option<u32>,
     /// The kind of core, on a hybrid x86 processor.
     pub hybrid: Option<Hybrid>,
-    /// Which Arm core.
+    /// The Arm core.
     pub arm_part: Option<ArmPart>,
     /// Nominal frequency without turbo, in MHz.
     pub base_mhz: Option<u32>,

@@ -1,8 +1,8 @@
-//! How much memory there is. IO: procfs and sysfs.
+//! Reads the amount of memory. IO: procfs and sysfs.
 
 use super::file::Files;
 
-/// `MemTotal` of the machine, in KiB: `/proc/meminfo`, or else the sum of the nodes'.
+/// `MemTotal` of the machine, in KiB, from `/proc/meminfo` or else as the sum over its nodes.
 pub(super) fn observe_total(files: &mut Files<'_>, nodes: impl Iterator<Item = u32>) -> Option<u64> {
     let total = observe_line(files, "proc/meminfo", "MemTotal:").filter(|&kib| kib > 0);
     total.or_else(|| {

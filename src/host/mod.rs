@@ -1,7 +1,7 @@
-//! The one way to the machine: sysfs and procfs under a root. IO.
+//! The only access to the machine: sysfs and procfs under a root. IO.
 //!
-//! Reading never fails: what can be known is known, and what cannot is a warning that names the file. Only the files
-//! needed are opened, each once, and none is kept.
+//! Reading never fails: each file that cannot be read results in a warning that names it. Only the files needed are
+//! opened, each once, and none is kept open.
 
 pub mod cpuinfo;
 mod file;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use self::{file::Files, machine::Machine};
 use crate::cpuset::CpuSet;
 
-/// A machine whose `/proc` and `/sys` are below a directory: `/` for this one, or where one was recorded.
+/// A machine whose `/proc` and `/sys` are below a directory: `/` for this machine, or the directory of a recorded one.
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
@@ -29,23 +29,23 @@ impl Host {
         Self { root: root.into() }
     }
 
-    /// Where it is.
+    /// The root directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The name the machine has for itself.
+    /// The machine's own host name.
     pub fn observe_name(&self) -> Option<String> {
         let name = Files::below(&self.root).value("proc/sys/kernel/hostname", |name| Ok(name.to_ascii_lowercase()));
         name.filter(|name| name != "(none)")
     }
 
-    /// The CPUs that are online now; `None` where that cannot be read.
+    /// The CPUs that are online now. `None` if that cannot be read.
     pub fn observe_online(&self) -> Option<CpuSet> {
         Files::below(&self.root).list("sys/devices/system/cpu/online").filter(|online| !online.is_empty())
     }
 
-    /// Reads what drivers need to know of its processors and memory.
+    /// Reads what drivers need to know about the processors and memory.
     pub fn observe_machine(&self) -> Machine {
         let mut files = Files::below(&self.root);
         let mut machine = Machine { processor: topology::observe_cpuinfo(&mut files), ..Machine::default() };

@@ -10,7 +10,7 @@ use crate::cpuset::CpuSet;
 
 const NODES: &str = "sys/devices/system/node";
 
-/// Reads the nodes, and sets the node of each CPU. A CPU that two nodes list has none.
+/// Reads the nodes, and sets the node of each CPU. A CPU that two nodes list gets none.
 pub(super) fn observe_nodes(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>) -> BTreeMap<u32, NumaNode> {
     let numbers = files.numbered(NODES, "node").unwrap_or_default();
     let with_memory = ["has_memory", "has_normal_memory"]
@@ -53,7 +53,7 @@ pub(super) fn observe_nodes(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>
     nodes
 }
 
-/// For CPUs that no node lists: the link `cpuN/nodeM`, which some kernels and recordings have alone.
+/// For CPUs that no node lists, reads the link `cpuN/nodeM`, which is all that some kernels and recordings have.
 fn from_cpus(files: &mut Files<'_>, cpus: &mut BTreeMap<u32, Cpu>, claimed_twice: &CpuSet) {
     for (number, cpu) in
         cpus.iter_mut().filter(|(number, cpu)| cpu.numa_node.is_none() && !claimed_twice.contains(**number))

@@ -1,4 +1,4 @@
-//! Which CPUs are online, and where each sits: package, die, cluster, core, threads, level 3 cache. IO: sysfs.
+//! Reads which CPUs are online, and the place of each: package, die, cluster, core, threads, level 3 cache. IO: sysfs.
 //!
 //! Sources: the kernel's Documentation/admin-guide/cputopology.rst and ABI/testing/sysfs-devices-system-cpu.
 
@@ -13,7 +13,7 @@ use crate::cpuset::CpuSet;
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// Caches that a CPU can have: level 1 instruction and data, 2, 3, 4, with room to spare.
+/// The number of caches to look at: level 1 instruction and data, 2, 3 and 4, with room to spare.
 const MAX_CACHES: u32 = 8;
 
 pub(super) fn observe_cpuinfo(files: &mut Files<'_>) -> CpuInfo {
@@ -22,7 +22,7 @@ pub(super) fn observe_cpuinfo(files: &mut Files<'_>) -> CpuInfo {
     let info = parser.finish();
     match (found, info.architecture) {
         (false, _) => files.absent("proc/cpuinfo", "does not exist: architecture, vendor and model are unknown"),
-        (true, None) => files.contradiction("proc/cpuinfo", "does not have the form of any known architecture"),
+        (true, None) => files.contradiction("proc/cpuinfo", "does not have the format of any known architecture"),
         (true, Some(_)) => {}
     }
     info
@@ -47,8 +47,8 @@ pub(super) fn observe_smt(files: &mut Files<'_>) -> Option<bool> {
     files.number(&format!("{CPUS}/smt/active")).map(|active| active != 0)
 }
 
-/// `online`; where it is absent or cannot be right, the directories of CPUs that are not known to be offline; where
-/// there are none, `/proc/stat`.
+/// Reads `online`. If it is missing or wrong, uses the directories of CPUs that are not known to be offline. If there
+/// are none, uses `/proc/stat`.
 fn observe_online(files: &mut Files<'_>, directories: &BTreeSet<u32>) -> CpuSet {
     let file = format!("{CPUS}/online");
     let listed = files.list(&file);
@@ -67,7 +67,7 @@ fn observe_online(files: &mut Files<'_>, directories: &BTreeSet<u32>) -> CpuSet 
     }
     let topology: BTreeSet<u32> =
         directories.iter().copied().filter(|cpu| files.path(&format!("{CPUS}/cpu{cpu}/topology")).is_dir()).collect();
-    // Only an online CPU has a topology, but kernels older than that directory show none at all.
+    // Only an online CPU has a topology directory, but older kernels have none at all.
     let candidates = if topology.is_empty() { directories } else { &topology };
     let online: CpuSet =
         candidates.iter().copied().filter(|cpu| files.number(&format!("{CPUS}/cpu{cpu}/online")) != Some(0)).collect();
@@ -80,8 +80,8 @@ fn observe_online(files: &mut Files<'_>, directories: &BTreeSet<u32>) -> CpuSet 
         running.extend(cpu);
         line.starts_with("cpu")
     });
-    let told = if running.is_empty() { "no CPU can be found" } else { "CPUs are known from proc/stat alone" };
-    files.absent(&file, format!("does not exist, and neither does any CPU's directory: {told}"));
+    let told = if running.is_empty() { "no CPU was found" } else { "using only the CPUs in proc/stat" };
+    files.absent(&file, format!("does not exist, and neither does the directory of any CPU: {told}"));
     running
 }
 
@@ -102,7 +102,7 @@ fn observe_cpu(files: &mut Files<'_>, number: u32, online: &CpuSet) -> Cpu {
     }
 }
 
-/// The threads of a core under the name of today, that of before 5.3, or as the mask of before 2.6.26.
+/// The threads of a core: from the current file name, the one before 5.3, or the mask before 2.6.26.
 fn observe_siblings(files: &mut Files<'_>, topology: &str, number: u32, online: &CpuSet) -> Option<CpuSet> {
     for name in ["core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings"] {
         let file = format!("{topology}/{name}");
@@ -118,7 +118,7 @@ fn observe_siblings(files: &mut Files<'_>, topology: &str, number: u32, online: 
     None
 }
 
-/// Level 3 is nearly always `index3`; Itanium and odd kernels have it elsewhere.
+/// Level 3 is nearly always `index3`, but not on Itanium and some unusual kernels.
 fn observe_l3(files: &mut Files<'_>, number: u32) -> Option<u32> {
     let caches = format!("{CPUS}/cpu{number}/cache");
     let is_l3 = |files: &mut Files<'_>, index: u32| files.number(&format!("{caches}/index{index}/level")) == Some(3);
@@ -127,7 +127,7 @@ fn observe_l3(files: &mut Files<'_>, number: u32) -> Option<u32> {
     files.number(&format!("{caches}/index{index}/id"))
 }
 
-/// The CPUs of each kind of a hybrid x86 processor, from its performance counters' devices.
+/// The CPUs of each core type of a hybrid x86 processor, from its performance counter devices.
 struct HybridCpus {
     performance: CpuSet,
     efficiency: CpuSet,
@@ -137,7 +137,7 @@ impl HybridCpus {
     fn observe(files: &mut Files<'_>) -> Self {
         let performance = files.list("sys/devices/cpu_core/cpus").unwrap_or_default();
         let mut efficiency = files.list("sys/devices/cpu_atom/cpus").unwrap_or_default();
-        // The low-power island of mobile parts, since 6.15.
+        // The low-power island of mobile processors, since kernel 6.15.
         efficiency = efficiency.union(&files.list("sys/devices/cpu_lowpower/cpus").unwrap_or_default());
         let both = performance.intersection(&efficiency);
         if !both.is_empty() {

@@ -1,7 +1,7 @@
-//! Warnings about files that cannot be read or are contradictory, one for each kind of file. Pure.
+//! Warnings about unreadable or contradictory files, one per kind of file. Pure.
 //!
-//! If the `core_id` files of 512 CPUs are unreadable, that is one fact and not 512. Files that differ only in their numbers
-//! and have the same problem get one warning, which names the first.
+//! 512 unreadable `core_id` files are one problem, not 512. Files that differ only in their numbers and have the same
+//! problem get a single warning, which names the first.
 
 use std::{
     collections::BTreeMap,
@@ -18,14 +18,14 @@ pub struct Warnings(BTreeMap<(String, &'static str), Warning>);
 struct Warning {
     file: PathBuf,
     detail: String,
-    /// How many files have it.
+    /// How many files have the problem.
     count: usize,
 }
 
 impl Warnings {
-    /// Notes that `file` has `problem`. `detail` is the message (`cannot be read: Permission denied`).
+    /// Records that `file` has `problem`. `detail` is the message (`cannot be read: Permission denied`).
     ///
-    /// Warnings with the same `problem` are of one kind; it is not shown.
+    /// `problem` groups the warnings and is not shown.
     pub fn add(&mut self, file: &Path, problem: &'static str, detail: impl Into<String>) {
         let kind = (without_numbers(&file.to_string_lossy()), problem);
         self.0.entry(kind).and_modify(|warning| warning.count += 1).or_insert_with(|| Warning {

@@ -1,7 +1,7 @@
-//! One node plugin: what runs, when, and in which order it starts and ends. IO at the edge of its parts.
+//! Runs one node plugin: which parts run, and the order in which they start and stop. IO at the edge of its parts.
 //!
-//! Of several instances on a node only the active one owns the state: it publishes, prepares, and is connected to NRI.
-//! One that has handed over keeps its sockets, so that calls in flight end, and stands by.
+//! Only the active instance on a node owns the state: it publishes, prepares, and is connected to NRI. An instance that
+//! has handed over keeps its sockets, so that calls in flight can finish, and stands by.
 
 mod publish;
 
@@ -35,9 +35,9 @@ use crate::{
     },
 };
 
-/// How often reading a damaged checkpoint is retried: a person may have fixed it.
+/// How often to retry reading a damaged checkpoint, in case someone has fixed it.
 const CHECKPOINT_RETRY: Duration = Duration::from_secs(2);
-/// How long stopping may take: a pod has 30 s.
+/// How long stopping may take. A pod has 30 s.
 const END: Duration = Duration::from_secs(20);
 
 /// Why the node plugin cannot run.
@@ -54,7 +54,7 @@ pub enum NodeError {
     Kubelet(#[from] KubeletError),
 }
 
-/// Where the node plugin runs, and under which names.
+/// Where the node plugin runs, and the names it uses.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
     /// The driver's name.
@@ -65,15 +65,15 @@ pub struct NodeSettings {
     pub pod_uid: Option<String>,
     /// The kubelet's root directory.
     pub kubelet_root: PathBuf,
-    /// Where CDI files go.
+    /// The directory of the CDI files.
     pub cdi_dir: PathBuf,
     /// Where the checkpoint and the lock files are, and the DRA socket.
     pub state_dir: PathBuf,
-    /// The runtime's NRI socket, if claims are enforced through it.
+    /// The runtime's NRI socket, if claims are enforced through NRI.
     pub nri_socket: Option<PathBuf>,
-    /// Under which the host's sysfs is.
+    /// The directory that contains the host's sysfs.
     pub host_root: PathBuf,
-    /// How long Prepare waits for what another claim still holds.
+    /// How long Prepare waits for devices that another claim still holds.
     pub held_timeout: Duration,
 }
 
@@ -83,7 +83,7 @@ impl NodeSettings {
         SocketPaths::new(&self.kubelet_root, &self.state_dir, &self.driver_name, self.pod_uid.as_deref())
     }
 
-    /// The parts that must be well in a whole plugin.
+    /// The parts that must work in a complete plugin.
     pub fn parts(&self) -> Vec<Part> {
         let mut parts =
             vec![Part::Active, Part::Checkpoint, Part::Cdi, Part::Slices, Part::Service, Part::Registration];
@@ -98,18 +98,18 @@ pub struct NodePlugin {
     pub settings: NodeSettings,
     /// The kind of device.
     pub driver: Arc<dyn Driver>,
-    /// The API server, for this thread.
+    /// The client for this thread.
     pub client: Client,
-    /// The API server, for another thread.
+    /// Creates a client for another thread.
     pub connect: Connect,
     /// Where the state of each part is reported.
     pub readiness: Arc<Readiness>,
-    /// What is counted and timed.
+    /// The metrics.
     pub metrics: PluginMetrics,
 }
 
 impl NodePlugin {
-    /// The parts that must be well in a plugin that only publishes.
+    /// The parts that must work in a plugin that only publishes.
     pub const PUBLISHING: [Part; 1] = [Part::Slices];
 
     /// Only publishes slices and keeps them published, until it is stopped.
@@ -127,7 +127,7 @@ impl NodePlugin {
         let nri = watch::Sender::new(NriStatus::default());
         let claims = self.claims(&nri, stop.clone());
 
-        // The kubelet's side, on a thread of its own.
+        // Serve the kubelet, on a separate thread.
         let (active, look) = (watch::Sender::new(false), watch::Sender::new(0));
         let conditions = Conditions { look: look.subscribe(), active: active.subscribe(), stop: stop.clone() };
         let side = KubeletSide {
@@ -140,7 +140,7 @@ impl NodePlugin {
         };
         let mut kubelet = KubeletThread::start(side, conditions)?;
 
-        // Three ways to end: all calls have ended, they take too long, or a part fails.
+        // The plugin ends when all calls have ended, when they take too long, or when a part fails.
         let too_long = async {
             stop.cancelled().await;
             tracing::info!("stopping: waiting for calls in flight");
@@ -148,7 +148,7 @@ impl NodePlugin {
         };
         let ended = async {
             kubelet.ended().await?;
-            // Containers get back what claims do not hold any more: a plugin that is not replaced cannot do it later.
+            // Give containers back what claims no longer hold. If this plugin is not replaced, nothing does so later.
             let state = *claims.changes().borrow();
             nri.subscribe().wait_for(|nri| !nri.connected || nri.applied >= state).await.ok();
             Ok(())
@@ -156,16 +156,16 @@ impl NodePlugin {
         tokio::select! {
             never = self.take_turns(&handover, &paths, &claims, &nri, &active) => never.map(|never| match never {}),
             never = self.guard(&claims, &paths, &look) => match never {},
-            // Beside the others, as calls in flight still need checkpoint and NRI.
+            // Run this beside the others, because calls in flight still need the checkpoint and NRI.
             ended = ended => ended,
             () = too_long => {
-                tracing::warn!("stopping took too long: calls in flight are cut off, and some containers stay confined");
+                tracing::warn!("stopping took too long: aborting calls in flight; some containers stay restricted");
                 Ok(())
             }
         }
     }
 
-    /// Is the active instance whenever it is this one's turn.
+    /// Acts as the active instance whenever it is this instance's turn.
     async fn take_turns(
         &self,
         handover: &Handover,
@@ -185,34 +185,35 @@ impl NodePlugin {
                 () = self.step_down(handover, &leadership, claims) => {}
             }
 
-            // Nothing of this instance's state counts any more.
-            tracing::info!("another instance takes over; standing by");
+            // This instance's state is no longer valid.
+            tracing::info!("another instance is taking over; standing by");
             active.send_replace(false);
             nri.send_replace(NriStatus::default());
             self.metrics.nri_connected.set(0);
             self.metrics.active.set(0);
 
-            // Only now may the other become active.
+            // Only now may the other instance become active.
             drop(leadership);
             leadership = handover.come_back().await?;
             tracing::info!("the instance that took over is gone; active again");
         }
     }
 
-    /// Publishes once the claims are known, or known to be unreadable.
+    /// Starts publishing once the claims have been read, or reading them has failed.
     async fn publish_active(&self, claims: &Claims, mut active: watch::Receiver<bool>) -> Infallible {
         // The sender is the caller's, and outlives this.
         active.wait_for(|active| *active).await.ok();
         self.publish(Some(claims)).await
     }
 
-    /// Returns when another instance waits to become active and no call is in flight here: until then they need NRI.
+    /// Returns when another instance is waiting to become active and no call is in flight here. Until then the calls
+    /// need NRI.
     async fn step_down(&self, handover: &Handover, leadership: &Leadership, claims: &Claims) {
         handover.challenged(leadership).await;
         claims.deactivate().await;
     }
 
-    /// Takes the claims over, lets the kubelet in, and enforces the claims through NRI.
+    /// Takes over the claims, serves the kubelet, and enforces the claims through NRI.
     async fn enforce(
         &self,
         claims: &Arc<Claims>,
@@ -221,13 +222,13 @@ impl NodePlugin {
     ) -> Infallible {
         while let Err(error) = claims.activate().await {
             self.readiness.set(Part::Checkpoint, Err(error.to_string()));
-            // The kubelet is let in, to get the reason as its answer. NRI is not: without the claims, it would give what
-            // they hold to others.
+            // Serve the kubelet, so that it gets the reason as its answer. Do not connect to NRI: without the claims,
+            // it would give their devices to others.
             active.send_replace(true);
             sleep(CHECKPOINT_RETRY).await;
         }
 
-        // Claims that are prepared already are whole before the kubelet asks for more.
+        // Restore the claims that are already prepared before the kubelet asks for more.
         self.readiness.set(Part::Checkpoint, Ok(()));
         self.readiness.set(Part::Cdi, claims.rewrite_cdi().await.map_err(|error| error.to_string()));
         self.metrics.has_prepared(claims.count());
@@ -254,7 +255,7 @@ impl NodePlugin {
         }
     }
 
-    /// Restores what others remove: sockets and CDI files.
+    /// Restores sockets and CDI files that others remove.
     async fn guard(&self, claims: &Claims, paths: &SocketPaths, look: &watch::Sender<u64>) -> Infallible {
         let directories = [&paths.registration, &paths.dra].into_iter().filter_map(|path| path.parent());
         let watched = directories.chain([self.settings.cdi_dir.as_path()]).map(Path::to_owned).collect();
@@ -281,7 +282,7 @@ impl NodePlugin {
     }
 }
 
-/// Reports each new value, the present one first.
+/// Reports the current value, and then each new one.
 async fn follow<T>(values: &mut watch::Receiver<T>, report: impl Fn(&T)) -> Infallible {
     loop {
         report(&values.borrow_and_update());

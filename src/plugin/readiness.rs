@@ -1,4 +1,4 @@
-//! Whether each part of the node plugin works, over HTTP: `/healthz`, `/readyz`, `/metrics`. IO: a TCP port.
+//! Reports over HTTP whether each part of the node plugin works: `/healthz`, `/readyz`, `/metrics`. IO: a TCP port.
 
 use std::{
     collections::BTreeMap,
@@ -15,15 +15,16 @@ use tokio::time::sleep;
 
 use crate::http::{self, ServeError, metrics};
 
-/// How often to log what keeps the plugin from being ready. Not sooner: at a start one part becomes ready after the other.
+/// How often to log why the plugin is not ready. Parts become ready one after the other at startup, so shorter
+/// intervals would only add noise.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A part that must work for the node plugin to be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// This instance owns the node's state, or has handed it over and stands by. An instance that stands by counts as
-    /// ready: the DaemonSet controller deletes an old pod that is not ready as soon as there is a new one, even if the new
-    /// one never becomes ready (`podsShouldBeOnNode`, 1.37).
+    /// This instance owns the node's state, or has handed it over and stands by. A standby counts as ready, because the
+    /// DaemonSet controller deletes an old pod that is not ready as soon as a new one exists, even if the new one never
+    /// becomes ready (`podsShouldBeOnNode`, 1.37).
     Active,
     /// The checkpoint can be read.
     Checkpoint,
@@ -57,18 +58,18 @@ impl fmt::Display for Part {
 #[derive(Debug)]
 pub struct Readiness {
     parts: Mutex<BTreeMap<Part, Result<(), String>>>,
-    /// What is wrong with parts that work all the same.
+    /// Problems of parts that work nevertheless.
     notes: Mutex<BTreeMap<Part, String>>,
 }
 
 impl Readiness {
-    /// The plugin needs these parts, and none of them works yet.
+    /// A plugin that needs these parts, none of which works yet.
     pub fn of(parts: &[Part]) -> Self {
         let waiting = parts.iter().map(|part| (*part, Err("not yet".to_owned()))).collect();
         Self { parts: Mutex::new(waiting), notes: Mutex::default() }
     }
 
-    /// Notes that a part works, or why not. A part that this plugin does not need is ignored.
+    /// Records that a part works, or why it does not. Ignores parts that this plugin does not need.
     pub fn set(&self, part: Part, state: Result<(), String>) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = parts.get_mut(&part)
@@ -82,7 +83,7 @@ impl Readiness {
         }
     }
 
-    /// Notes what is wrong with a part that works all the same; `None` if nothing is.
+    /// Records a problem of a part that works nevertheless; `None` if there is none.
     pub fn note(&self, part: Part, note: Option<String>) {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         match note {
@@ -91,7 +92,7 @@ impl Readiness {
         };
     }
 
-    /// Notes what a part that does not work yet waits for.
+    /// Records what a part that does not work yet is waiting for.
     pub fn waits(&self, part: Part, what: String) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(state @ Err(_)) = parts.get_mut(&part) {
@@ -99,7 +100,7 @@ impl Readiness {
         }
     }
 
-    /// Logs what keeps the plugin from being ready, whenever that has changed.
+    /// Logs why the plugin is not ready, whenever that has changed.
     pub async fn complain(&self) -> Infallible {
         let mut said = String::new();
         loop {
@@ -123,7 +124,7 @@ impl Readiness {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).values().all(Result::is_ok)
     }
 
-    /// One line per part, with what is wrong.
+    /// One line per part, with its problem if it has one.
     pub fn report(&self) -> String {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,9 +167,9 @@ mod tests {
         let readiness = Readiness::of(&[Part::Active, Part::Slices]);
         assert!(!readiness.is_ready());
         readiness.set(Part::Active, Ok(()));
-        readiness.set(Part::Slices, Err("the API server says no".to_owned()));
+        readiness.set(Part::Slices, Err("the API server rejected a slice".to_owned()));
         assert!(!readiness.is_ready());
-        assert_eq!(readiness.report(), "[+] active: ok\n[-] slices: the API server says no\n");
+        assert_eq!(readiness.report(), "[+] active: ok\n[-] slices: the API server rejected a slice\n");
         readiness.set(Part::Slices, Ok(()));
         assert!(readiness.is_ready());
     }
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readyz_says_which_part_is_missing_and_healthz_only_that_the_process_serves() {
+    async fn readyz_names_the_part_that_is_missing_and_healthz_only_shows_that_the_process_serves() {
         let readiness = Arc::new(Readiness::of(&[Part::Registration]));
         let router = router(Arc::clone(&readiness), Arc::new(Registry::default()));
         assert_eq!(get(&router, "/healthz").await.0, StatusCode::OK);

@@ -10,11 +10,11 @@ use crate::host::cpuinfo::ArmPart;
 pub(super) struct ArmCore {
     /// Who designed it.
     pub(super) vendor: &'static str,
-    /// Its model and, where the design is one of a named line, family and number in it.
+    /// Its model and, for a design of a named product line, the family and generation.
     pub(super) known: Option<Known>,
 }
 
-/// A core that is in the table.
+/// A core from the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) model: &'static str,
@@ -31,7 +31,7 @@ const fn neoverse(model: &'static str, generation: i64) -> Known {
     Known { model, family: "Neoverse", generation: Some(generation) }
 }
 
-/// Looks a core up; `None` for an implementer that is not known.
+/// Looks up a core. `None` for an unknown implementer.
 pub(super) fn identify(part: ArmPart) -> Option<ArmCore> {
     let vendor = match part.implementer {
         0x41 => "Arm",

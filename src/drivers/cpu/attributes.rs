@@ -1,8 +1,8 @@
-//! What a device says of itself. Pure.
+//! The attributes of a device. Pure.
 //!
-//! Names that claims written for the upstream CPU driver use keep their meaning; the rest is what policy needs. A name
-//! without a domain belongs to the driver (`dra.cpu/family`). What is unknown is left out, never −1 or "". A device has
-//! at most 32 attributes and a string at most 64 bytes: the limits of the resource.k8s.io API.
+//! Names from the upstream CPU driver keep their meaning, so that claims written for it still work; the rest is what
+//! policy needs. A name without a domain belongs to the driver (`dra.cpu/family`). Unknown values are left out, never
+//! −1 or "". A device has at most 32 attributes and a string at most 64 bytes: the limits of the resource.k8s.io API.
 
 use std::{collections::BTreeMap, iter};
 
@@ -24,13 +24,13 @@ use super::{
 /// Longest string value, in bytes (`DeviceAttributeMaxValueLength` of the API).
 const MAX_STRING: usize = 64;
 
-/// A core whose capacity is at most this share of the fastest core's is an efficiency core: big cores at different
-/// clocks (1024, 997, 855) are of one kind, in contrast to little ones (731, 280).
+/// A core whose capacity is at most this share of the fastest core's is an efficiency core: big cores with different
+/// clocks (1024, 997, 855) are of one kind, little ones (731, 280) of another.
 const EFFICIENCY_SHARE: f64 = 0.75;
 
 pub(super) type Attributes = BTreeMap<String, DeviceAttribute>;
 
-/// What is the same for every device of a machine.
+/// Facts that are the same for every device of a machine.
 #[derive(Clone, Debug)]
 pub(super) struct OfMachine<'m> {
     processor: &'m CpuInfo,
@@ -44,7 +44,7 @@ pub(super) struct OfMachine<'m> {
 }
 
 impl<'m> OfMachine<'m> {
-    /// `cores`: how many physical cores are online, also those that are reserved. `widest`: most threads of a core.
+    /// `cores`: the number of online physical cores, including reserved ones. `widest`: the most threads of any core.
     pub(super) fn new(machine: &'m Machine, cores: usize, widest: usize) -> Self {
         let capacities = || machine.cpus.values().filter_map(|cpu| cpu.capacity);
         Self {
@@ -60,7 +60,7 @@ impl<'m> OfMachine<'m> {
         }
     }
 
-    /// The attributes of a device that has `threads`, all of one core of which `cpu` is known.
+    /// The attributes of a device that has `threads`, all of the same core as `cpu`.
     pub(super) fn device(&self, cpu: &Cpu, threads: &CpuSet) -> Attributes {
         let mut attributes = Attributes::new();
         self.place(&mut attributes, cpu, threads);
@@ -78,11 +78,11 @@ impl<'m> OfMachine<'m> {
         put(attributes, "resource.kubernetes.io/numaNode", cpu.numa_node);
         put(attributes, "coreType", self.core_type(cpu));
         put(attributes, "smtEnabled", Some(self.smt));
-        // A truncated list would name other CPUs, so one that is too long is left out.
+        // A truncated list would name the wrong CPUs, so a list that is too long is left out.
         put(attributes, "cpuIDs", Some(threads.to_string()).filter(|list| list.len() <= MAX_STRING));
     }
 
-    /// What policies match on; on a vendor's hardware also under the vendor's domain.
+    /// What policies match on. Also published under the vendor's domain on that vendor's hardware.
     fn facts(&self, attributes: &mut Attributes, cpu: &Cpu, threads: &CpuSet) {
         let Identity { vendor, family, generation, model, domain } = identify(self.processor, cpu.arm_part);
         put(attributes, "architecture", self.processor.architecture.map(Architecture::name));
@@ -100,7 +100,8 @@ impl<'m> OfMachine<'m> {
         }
     }
 
-    /// Instruction sets by which applications choose machines. If the file lists flags at all, a missing one is false.
+    /// Instruction sets by which applications choose machines. A flag missing from the file is false if the file lists
+    /// flags at all.
     fn instructions(&self, attributes: &mut Attributes) {
         let told: &[(&str, &str)] = match self.processor.architecture {
             Some(architecture) if architecture.is_x86() => {
@@ -135,7 +136,7 @@ impl<'m> OfMachine<'m> {
     }
 }
 
-/// Values that an attribute can have here.
+/// The types of attribute values used here.
 pub(super) trait Value {
     fn attribute(self) -> DeviceAttribute;
 }
@@ -171,7 +172,7 @@ impl Value for String {
     }
 }
 
-/// Adds what is known.
+/// Adds the attribute if its value is known.
 pub(super) fn put(attributes: &mut Attributes, name: &str, value: Option<impl Value>) {
     if let Some(value) = value {
         attributes.insert(name.to_owned(), value.attribute());
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_string_is_cut_between_characters_and_a_long_list_left_out() {
+    fn a_long_string_is_cut_between_characters_and_a_long_list_is_left_out() {
         let machine = Machine {
             processor: CpuInfo { model_name: Some("é".repeat(50) + "x"), ..CpuInfo::default() },
             ..Machine::default()
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_unknown_is_said() {
+    fn unknown_values_are_left_out() {
         let machine = Machine::default();
         let attributes = OfMachine::new(&machine, 1, 1).device(&Cpu::default(), &CpuSet::from_iter([3]));
         assert_eq!(attributes.keys().collect::<Vec<_>>(), ["coreType", "cores", "cpuIDs", "smtEnabled", "threadCount"]);

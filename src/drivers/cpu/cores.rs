@@ -1,8 +1,7 @@
-//! CPUs grouped into physical cores, and what each core is called. Pure.
+//! Groups CPUs into physical cores and names each core. Pure.
 //!
-//! Two promises: every online CPU is in exactly one core, whatever the files say; and a core's name comes from where it
-//! sits, so that a restart, a reservation or an offline sibling does not change it, and it never comes to mean other
-//! hardware.
+//! Two guarantees. Every online CPU is in exactly one core, no matter what the files say. A core's name comes from its
+//! place, so a restart, a reservation or an offline sibling does not change it, and it never refers to other hardware.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,21 +16,21 @@ use crate::{
 /// A physical core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Core<'m> {
-    /// `core-<socket>-<core>`, or as [`Scheme`] says.
+    /// `core-<socket>-<core>`, or another form of [`Scheme`].
     pub(super) name: String,
     /// Its online hardware threads.
     pub(super) cpus: CpuSet,
-    /// The first of them, which speaks for the core.
+    /// The first thread, which represents the core.
     pub(super) first: u32,
-    /// What is known of the first.
+    /// What is known about the first thread.
     pub(super) cpu: &'m Cpu,
 }
 
-/// How cores are named. The kernel promises `core_id` to be unique only in what the platform takes for a unit: mostly
-/// the package, on some platforms the die, the cluster, or the NUMA node inside it. The first scheme that gives no name
-/// twice is used for the whole machine: to rename only the cores that clash would let a name move to another core when
-/// one of the two goes offline. What is left: where every core whose id repeats is offline, nothing shows that ids
-/// repeat, and the shorter names are used until they are back.
+/// How cores are named. `core_id` is unique only within a unit that depends on the platform: usually the package, on
+/// some platforms the die, the cluster, or the NUMA node inside it. The first scheme without duplicate names is used
+/// for the whole machine: renaming only the cores that clash would let a name move to another core when one of the two
+/// goes offline. One limitation remains: while every core with a repeated id is offline, nothing shows that ids repeat,
+/// and the shorter names are used until these cores are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     /// `core-<socket>-<core>`
@@ -42,17 +41,17 @@ enum Scheme {
     Cluster,
     /// `core-<socket>-numa<node>-<core>`
     NumaNode,
-    /// `core-cpu<n>`, its lowest online CPU: s390's books, Itanium and SPARC, which repeat ids within everything. Also
-    /// any single core of which the kernel does not tell the place.
+    /// `core-cpu<n>` with the lowest online CPU: for s390's books, Itanium and SPARC, which repeat ids within every
+    /// unit, and for any single core whose place the kernel does not report.
     LowestCpu,
 }
 
 impl Scheme {
     const IN_ORDER: [Self; 4] = [Self::Package, Self::Die, Self::Cluster, Self::NumaNode];
 
-    /// The name of a core, where its place is known.
+    /// The name of a core whose place is known.
     ///
-    /// A machine whose kernel knows no packages (`physical_package_id` of −1, as on POWER) is one: socket 0.
+    /// If the kernel reports no packages (`physical_package_id` is −1, as on POWER), the whole machine is socket 0.
     fn name(self, cpu: &Cpu, packages_known: bool) -> Option<String> {
         let package = if packages_known { cpu.package? } else { 0 };
         let mut name = format!("core-{package}-");
@@ -72,8 +71,8 @@ impl Scheme {
     }
 }
 
-/// The machine's cores in an order that stays the same, by place, so that a claim for the next free ones gets
-/// neighbours; and what was contradictory.
+/// The machine's cores, and what was contradictory. They are in a stable order by place, so that the next free cores
+/// are neighbours.
 pub(super) fn cores(machine: &Machine) -> (Vec<Core<'_>>, Vec<String>) {
     let mut warnings = Vec::new();
     let mut cores: Vec<Core<'_>> = group(machine, &mut warnings)
@@ -95,7 +94,7 @@ pub(super) fn cores(machine: &Machine) -> (Vec<Core<'_>>, Vec<String>) {
     (cores, warnings)
 }
 
-/// The first scheme in which no two cores have one name.
+/// The first scheme in which no two cores have the same name.
 fn scheme(cores: &[Core<'_>], packages_known: bool) -> Scheme {
     let clashes = |scheme: &Scheme| {
         let mut names = BTreeSet::new();
@@ -108,8 +107,8 @@ fn scheme(cores: &[Core<'_>], packages_known: bool) -> Scheme {
     Scheme::IN_ORDER.into_iter().find(|scheme| !clashes(scheme)).unwrap_or(Scheme::LowestCpu)
 }
 
-/// Online CPUs by core. CPUs are of one core when each names the same siblings, itself among them; where the kernel
-/// tells no siblings, when all their ids are the same and known.
+/// Online CPUs by core. CPUs belong to the same core if each lists the same siblings, including itself. If the kernel
+/// reports no siblings, they do if all their ids are known and equal.
 fn group(machine: &Machine, warnings: &mut Vec<String>) -> Vec<CpuSet> {
     let mut by_siblings: BTreeMap<&CpuSet, CpuSet> = BTreeMap::new();
     let mut by_ids: BTreeMap<_, CpuSet> = BTreeMap::new();
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_repeat_in_each_die_are_told_apart_by_the_die() {
+    fn ids_that_repeat_in_each_die_are_distinguished_by_the_die() {
         let dies = machine(&[
             (Some(0), 0, 0, Some(0), "0"),
             (Some(0), 0, 0, Some(1), "1"),
@@ -191,13 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_repeat_in_each_numa_node_are_told_apart_by_the_node() {
+    fn ids_that_repeat_in_each_numa_node_are_distinguished_by_the_node() {
         let nodes = machine(&[(Some(0), 0, 0, Some(0), "0"), (Some(0), 0, 1, Some(0), "1")]);
         assert_eq!(names(&nodes), pairs(&[("core-0-numa0-0", "0"), ("core-0-numa1-0", "1")]));
     }
 
     #[test]
-    fn ids_that_repeat_within_everything_give_way_to_the_lowest_cpu() {
+    fn cores_whose_ids_repeat_within_every_unit_are_named_by_their_lowest_cpu() {
         let books = machine(&[(None, 0, 0, Some(1), "0"), (None, 0, 0, Some(1), "1"), (None, 0, 0, Some(2), "2")]);
         assert_eq!(names(&books), pairs(&[("core-cpu0", "0"), ("core-cpu1", "1"), ("core-cpu2", "2")]));
     }
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cpu_of_unknown_place_renames_no_other() {
+    fn a_cpu_of_unknown_place_does_not_rename_others() {
         let odd = machine(&[(Some(0), 0, 0, Some(0), "0"), (None, 0, 0, None, ""), (Some(0), 0, 0, Some(2), "2")]);
         assert_eq!(names(&odd), pairs(&[("core-cpu1", "1"), ("core-0-0", "0"), ("core-0-2", "2")]));
     }
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn siblings_that_do_not_name_each_other_are_told_and_stay_apart() {
+    fn siblings_that_do_not_name_each_other_stay_apart_with_a_warning() {
         let broken = machine(&[(Some(0), 0, 0, Some(0), "0-1"), (Some(0), 0, 0, Some(1), "1")]);
         let (cores, warnings) = cores(&broken);
         assert_eq!(cores.len(), 2);
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn siblings_in_different_packages_are_told() {
+    fn siblings_in_different_packages_cause_a_warning() {
         let broken = machine(&[(Some(0), 0, 0, Some(0), "0-1"), (Some(1), 0, 0, Some(0), "0-1")]);
         assert_eq!(cores(&broken).1.len(), 1);
     }

@@ -1,4 +1,4 @@
-//! The devices that a machine's CPUs make, and what claims of them get. Pure.
+//! Makes devices from a machine's CPUs, and decides what their claims get. Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,11 +24,11 @@ pub struct CpuDevices {
     online: CpuSet,
 }
 
-/// What a device is made of.
+/// The hardware behind a device.
 #[derive(Clone, Debug)]
 struct Offer {
     cpus: CpuSet,
-    /// Its NUMA node, where that is certain to have memory.
+    /// Its NUMA node, if that certainly has memory.
     memory_node: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl CpuDevices {
         driver
     }
 
-    /// The CPUs that a device is made of.
+    /// The CPUs of a device.
     pub fn cpus_of(&self, device: &str) -> Option<&CpuSet> {
         self.offered.get(device).map(|offer| &offer.cpus)
     }
@@ -62,13 +62,13 @@ impl CpuDevices {
         &self.inventory
     }
 
-    /// Not shared before it is complete, so nothing is copied.
+    /// The inventory is not shared before it is complete, so this copies nothing.
     fn inventory_mut(&mut self) -> &mut Inventory {
         Arc::make_mut(&mut self.inventory)
     }
 
-    /// The CPUs of all `devices`, named also in `DRA_CPUS_<REQUEST>`; and the NUMA nodes they are on, where each is
-    /// certain to have memory.
+    /// The CPUs of all `devices`, also listed in `DRA_CPUS_<REQUEST>`, and their NUMA nodes if each certainly has
+    /// memory.
     pub(super) fn grant(&self, devices: &[AllocatedDevice]) -> Result<Grant, GrantError> {
         let mut grant = Grant::default();
         let mut memory_nodes = Some(CpuSet::new());
@@ -80,7 +80,7 @@ impl CpuDevices {
             }
 
             grant.cpus.extend(offer.cpus.iter());
-            // One device whose memory is not known leaves all memory to the container.
+            // If the memory of one device is unknown, the container may use all memory.
             match (&mut memory_nodes, offer.memory_node) {
                 (Some(nodes), Some(node)) => nodes.insert(node),
                 _ => memory_nodes = None,
@@ -93,7 +93,7 @@ impl CpuDevices {
         Ok(grant)
     }
 
-    /// Online CPUs that no claim holds, the reserved among them.
+    /// Online CPUs that no claim holds, including reserved ones.
     pub(super) fn remainder(&self, held: &[&Grant]) -> Option<Grant> {
         let held = held.iter().fold(CpuSet::new(), |all, grant| all.union(&grant.cpus));
         if held.is_empty() {
@@ -102,7 +102,7 @@ impl CpuDevices {
         Some(Grant { cpus: self.online.difference(&held), ..Grant::default() })
     }
 
-    /// The devices of which a CPU is among the `held` ones.
+    /// The devices that have a CPU among the `held` ones.
     pub(super) fn overlapping(&self, held: &[&Grant]) -> Vec<String> {
         let overlaps = |offer: &Offer| held.iter().any(|grant| !offer.cpus.is_disjoint(&grant.cpus));
         self.offered.iter().filter(|(_, offer)| overlaps(offer)).map(|(name, _)| name.clone()).collect()
@@ -115,7 +115,7 @@ impl CpuDevices {
         }
     }
 
-    /// In the order of the cores, so that whoever takes the next free threads gets whole cores.
+    /// In the order of the cores, so that a claim for the next free threads gets whole cores.
     fn offer_threads(&mut self, machine: &Machine, of_machine: &OfMachine<'_>, cores: &[Core<'_>], reserved: &CpuSet) {
         for number in cores.iter().flat_map(|core| core.cpus.iter()).filter(|number| !reserved.contains(*number)) {
             let Some(cpu) = machine.cpus.get(&number) else { continue };
@@ -148,11 +148,11 @@ impl CpuDevices {
     fn warn_of_reservation(&mut self, reserved: &CpuSet) {
         let elsewhere = reserved.difference(&self.online);
         if !elsewhere.is_empty() {
-            let warning = format!("reserved CPUs {elsewhere} are not online on this node: nothing is reserved there");
+            let warning = format!("reserved CPUs {elsewhere} are not online on this node and are ignored");
             self.inventory_mut().warnings.push(warning);
         }
         if !self.online.is_empty() && self.online.is_subset(reserved) {
-            let warning = format!("every online CPU ({}) is reserved: no device is offered", self.online);
+            let warning = format!("every online CPU ({}) is reserved: no devices are offered", self.online);
             self.inventory_mut().warnings.push(warning);
         }
     }
@@ -164,7 +164,7 @@ fn variable(request: &str) -> String {
     format!("DRA_CPUS_{}", upper.collect::<String>())
 }
 
-/// A CPU runs one claim's containers only.
+/// A CPU runs the containers of a single claim only.
 pub(super) fn conflict(wanted: &Grant, held: &[&Grant]) -> Option<Conflict> {
     held.iter().enumerate().find_map(|(with, held)| {
         let both = wanted.cpus.intersection(&held.cpus);

@@ -1,25 +1,25 @@
-//! Who made a processor, of which family and generation it is. Pure.
+//! The vendor, family and generation of a processor. Pure.
 //!
-//! What `/proc/cpuinfo` does not say is left out, such as a cloud's own name for an Arm server (Graviton).
+//! Facts that `/proc/cpuinfo` does not contain are left out, such as a cloud's own name for an Arm server (Graviton).
 
 use crate::host::cpuinfo::{Architecture, ArmPart, CpuInfo};
 
 use super::arm;
 
-/// What a processor is; unknown is `None`.
+/// The identity of a processor. Unknown values are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) vendor: Option<String>,
     /// The product line: Xeon, EPYC, Neoverse.
     pub(super) family: Option<&'static str>,
-    /// Its generation, as its vendor counts.
+    /// Its generation, as the vendor counts it.
     pub(super) generation: Option<i64>,
     pub(super) model: Option<String>,
-    /// The vendor's domain, under which its facts are published too.
+    /// The vendor's domain, under which these attributes are also published.
     pub(super) domain: Option<&'static str>,
 }
 
-/// What the processor of a CPU is: on Arm each core may be another.
+/// Identifies the processor of a CPU. On Arm, cores may differ.
 pub(super) fn identify(info: &CpuInfo, part: Option<ArmPart>) -> Identity {
     if info.architecture.is_some_and(Architecture::is_arm) {
         return arm(part);
@@ -59,7 +59,7 @@ fn arm(part: Option<ArmPart>) -> Identity {
     }
 }
 
-/// A text with its white space made single, and nothing unprintable.
+/// The text with single spaces and without unprintable characters.
 fn plain(text: &str) -> String {
     let printable: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     printable.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -77,10 +77,10 @@ fn intel_family(name: &str, info: &CpuInfo) -> Option<&'static str> {
     ["Xeon", "Atom", "Celeron", "Pentium", "Core"].into_iter().find(|family| says(name, family))
 }
 
-/// The generation of Xeon Scalable and Xeon 6, by family, model and stepping; of Core, by what its name says.
+/// The generation of Xeon Scalable and Xeon 6 by family, model and stepping, and of Core by its name.
 ///
-/// Source: the kernel's arch/x86/include/asm/intel-family.h for the code names, Intel's product pages for the counting.
-/// Skylake, Cascade Lake and Cooper Lake share a model and differ in stepping.
+/// Sources: the kernel's arch/x86/include/asm/intel-family.h for the code names, Intel's product pages for the
+/// generations. Skylake, Cascade Lake and Cooper Lake share a model and differ in stepping.
 fn intel_generation(name: &str, info: &CpuInfo) -> Option<i64> {
     if !says(name, "Xeon") {
         let (number, rest) = name.split_once(' ')?;
@@ -104,8 +104,8 @@ fn amd_family(name: &str) -> Option<&'static str> {
 
 /// The generation of EPYC, by family and model.
 ///
-/// Source: the kernel's arch/x86/kernel/cpu/amd.c for which models are which Zen, AMD's product pages for the counting:
-/// Naples 1, Rome 2, Milan 3, Genoa, Bergamo and Siena 4, Turin 5.
+/// Sources: the kernel's arch/x86/kernel/cpu/amd.c for the Zen version of each model, AMD's product pages for the
+/// generations: Naples 1, Rome 2, Milan 3, Genoa, Bergamo and Siena 4, Turin 5.
 fn amd_generation(name: &str, info: &CpuInfo) -> Option<i64> {
     if !says(name, "EPYC") {
         return None;
@@ -114,7 +114,7 @@ fn amd_generation(name: &str, info: &CpuInfo) -> Option<i64> {
         (0x17, 0x00..=0x0f) => Some(1),
         (0x17, 0x30..=0x3f) => Some(2),
         (0x19, 0x00..=0x0f) => Some(3),
-        // 0x60 to 0x6f is the desktop's die, sold as EPYC 4004.
+        // 0x60 to 0x6f is the desktop die, sold as EPYC 4004.
         (0x19, 0x10..=0x1f | 0x60..=0x6f | 0xa0..=0xaf) => Some(4),
         // 0x40 to 0x4f likewise, as EPYC 4005.
         (0x1a, 0x00..=0x1f | 0x40..=0x4f) => Some(5),

@@ -43,7 +43,7 @@ impl Kind for CpuSettings {
     }
 
     fn when_all_held(&self) -> Option<String> {
-        // Containers without a claim keep the reserved CPUs, and without pinning they are kept off none.
+        // Containers without a claim keep the reserved CPUs, and without pinning they may use all CPUs.
         let squeezed = self.reserved_cpus.is_empty() && self.pinning == Pinning::Nri;
         squeezed.then(|| {
             "containers without a claim share the claimed CPUs there: set spec.driver.cpu.reservedCPUs to keep some CPUs for them"
@@ -58,7 +58,7 @@ mod tests {
     use crate::api::Granularity;
 
     #[test]
-    fn the_plugin_gets_what_the_admin_set_and_only_mounts_the_sockets_directory_where_it_pins() {
+    fn the_plugin_gets_the_configured_arguments_and_mounts_the_socket_directory_only_with_pinning() {
         let plugin = NodePluginSettings::default();
         let default = CpuSettings::default();
         assert_eq!(default.arguments(), ["cpu", "--granularity=Core", "--pinning=NRI"]);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_hold_every_cpu_squeeze_others_only_where_none_is_reserved_and_claims_are_pinned() {
+    fn claims_that_hold_every_cpu_affect_others_only_with_pinning_and_no_reserved_cpus() {
         let default = CpuSettings::default();
         assert!(default.when_all_held().is_some_and(|words| words.contains("reservedCPUs")));
         let reserved = CpuSettings { reserved_cpus: "0".parse().unwrap(), ..default.clone() };

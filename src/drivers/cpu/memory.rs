@@ -5,10 +5,10 @@ const KIB_A_GIB: u64 = 1 << 20;
 
 /// The nominal size in GB of a machine whose kernel manages `kib`.
 ///
-/// The kernel shows less than is installed: firmware reserves some, and page structures take 1.6 %. Policies are written in
-/// terms of what was bought, so this is the next "round" size, at most 5 % larger. Round means a multiple of an eighth of a
-/// power of two (502.6 GiB → 512, 376 → 384, 30.9 → 32); if none is that near, finer fractions. Below half a GiB the size
-/// is unknown.
+/// The kernel shows less than is installed: firmware reserves some, and page structures take 1.6 %. Policies refer to
+/// the installed size, so this is the next "round" size, at most 5 % larger. Round means a multiple of an eighth of a
+/// power of two (502.6 GiB → 512, 376 → 384, 30.9 → 32), or a finer fraction if none is that near. Below half a GiB the
+/// size is unknown.
 pub(super) fn nominal_gb(kib: u64) -> Option<i64> {
     let octave = 1_u64.checked_shl(kib.checked_ilog2()?)?;
     let size = [8, 16, 32, 64]
@@ -26,7 +26,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_server_says_what_was_bought() {
+    fn a_server_reports_the_installed_size() {
         for (kib, gb) in [
             (527_031_224, Some(512)),
             (529_428_392, Some(512)),

@@ -25,7 +25,7 @@ pub use self::devices::CpuDevices;
 use super::{AllocatedDevice, Conflict, Driver, Grant, GrantError, Inventory, pinning::Pinning};
 use crate::{api::Granularity, cpuset::CpuSet, host::Host};
 
-/// The CPUs of this node: what [`CpuDevices`] makes of the machine, and which of them are online now.
+/// The CPUs of this node: the [`CpuDevices`] of the machine, and which CPUs are online now.
 pub struct CpuDriver {
     host: Host,
     /// The CPUs that were online when the machine was read.
@@ -37,7 +37,7 @@ pub struct CpuDriver {
 impl CpuDriver {
     /// Reads the machine. `reserved` CPUs are never offered.
     pub fn observe(host: Host, granularity: Granularity, reserved: &CpuSet) -> Self {
-        // First, so that what changes while the machine is read is noticed.
+        // Read the online CPUs first, so that a change while reading the machine is noticed.
         let online = host.observe_online();
         let devices = CpuDevices::new(&host.observe_machine(), granularity, reserved);
         let inventory = watch::Sender::new(Arc::clone(devices.inventory()));

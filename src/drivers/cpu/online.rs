@@ -1,4 +1,4 @@
-//! Notices that CPUs went offline or came online. IO: sysfs.
+//! Detects CPUs that go offline or come online. IO: sysfs.
 //!
 //! The kernel sends no event for a change of this sysfs file, so it is polled.
 
@@ -11,7 +11,7 @@ use crate::{cpuset::CpuSet, host::Host};
 /// How often the file is read.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Returns the online CPUs once they differ from `before` and stay so. Never returns while they cannot be read.
+/// Returns the online CPUs once they differ from `before` and are stable. Does not return while they cannot be read.
 pub(super) async fn changed(host: &Host, before: Option<CpuSet>) -> CpuSet {
     let mut readings = Readings { before, last: None };
     loop {
@@ -22,7 +22,7 @@ pub(super) async fn changed(host: &Host, before: Option<CpuSet>) -> CpuSet {
     }
 }
 
-/// The last readings. CPUs go and come one by one, so only what is read twice in a row counts.
+/// The last readings. CPUs change one by one, so only a value that is read twice in a row counts.
 struct Readings {
     before: Option<CpuSet>,
     last: Option<CpuSet>,
@@ -40,7 +40,7 @@ impl Readings {
 mod tests {
     use super::*;
 
-    /// At which of the readings, counted from 0, a change was noticed; `-` is what cannot be read.
+    /// The index of the reading at which a change was noticed. `-` stands for a failed reading.
     fn noticed(before: &str, read: &[&str]) -> Option<usize> {
         let set = |online: &&str| (*online != "-").then(|| online.parse().unwrap());
         let mut readings = Readings { before: set(&before), last: None };

@@ -1,7 +1,7 @@
 //! A claim's opaque parameters for CPUs. Pure.
 //!
-//! There are none yet. An empty object is taken, so that a claim can be written before there are; a field is refused by
-//! name, so that it does not seem to have an effect.
+//! There are none yet. An empty object is accepted, so that claims can already contain one. Any field is rejected by
+//! name, because it would have no effect.
 
 use serde_json::Value;
 
@@ -11,11 +11,9 @@ pub(super) fn check(parameters: &Value) -> Result<(), String> {
     match parameters {
         Value::Object(fields) => match fields.keys().next() {
             None => Ok(()),
-            Some(field) => Err(format!("{NONE}; there is a field {field:?}")),
+            Some(field) => Err(format!("unknown field {field:?}; {NONE}")),
         },
-        Value::Null => Err(format!("{NONE}; they are null, not an object")),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Err(format!("{NONE}; they are not an object"))
-        }
+        Value::Null => Err(format!("null is not an object; {NONE}")),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Err(format!("not an object; {NONE}")),
     }
 }

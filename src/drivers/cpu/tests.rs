@@ -1,4 +1,4 @@
-//! What a claim gets of the CPUs, and what is left for the others.
+//! What a claim gets, and what is left for other containers.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ fn a_request_gets_all_threads_of_its_cores_and_their_memory() {
 }
 
 #[test]
-fn memory_is_left_alone_where_a_node_is_not_certain_to_have_any() {
+fn memory_nodes_are_not_set_if_a_node_may_have_no_memory() {
     for has_memory in [Some(false), None] {
         let mut machine = machine();
         machine.numa_nodes.insert(1, NumaNode { cpus: set("2-3,6-7"), has_memory });
@@ -68,28 +68,28 @@ fn memory_is_left_alone_where_a_node_is_not_certain_to_have_any() {
 }
 
 #[test]
-fn a_device_that_is_not_here_fails_by_name() {
+fn the_error_names_a_device_that_does_not_exist() {
     let error = driver().grant(&[allocated("core-9-9", Vec::new())]).unwrap_err();
     assert_eq!(error, GrantError::UnknownDevice { device: "core-9-9".into() });
 }
 
 #[test]
-fn a_parameter_that_means_nothing_is_refused_by_name() {
+fn unknown_parameters_are_rejected_by_name() {
     assert!(driver().grant(&[allocated("core-0-0", vec![json!({}), json!({})])]).is_ok());
     for (parameters, named) in [
-        (json!({"exclusive": true}), "; there is a field \"exclusive\""),
+        (json!({"exclusive": true}), "unknown field \"exclusive\""),
         (json!([]), "not an object"),
         (json!("fast"), "not an object"),
         (Value::Null, "null"),
     ] {
         let error = driver().grant(&[allocated("core-0-0", vec![json!({}), parameters])]).unwrap_err().to_string();
-        let (first, then) = error.split_once("takes no parameters: write {}").unwrap();
-        assert!(first.contains("fast-cores") && then.contains(named), "{error}");
+        let (first, _) = error.split_once("takes no parameters: write {}").unwrap();
+        assert!(first.contains("fast-cores") && first.contains(named), "{error}");
     }
 }
 
 #[test]
-fn what_nobody_holds_is_left_for_the_others() {
+fn unclaimed_cpus_are_left_for_other_containers() {
     let driver = CpuDevices::new(&machine(), Granularity::Core, &set("3"));
     let (first, second) = (grant(&driver, &["core-0-0"]), grant(&driver, &["core-0-1", "core-0-2"]));
     assert_eq!(driver.remainder(&[]), None);
@@ -99,7 +99,7 @@ fn what_nobody_holds_is_left_for_the_others() {
 }
 
 #[test]
-fn that_none_is_left_for_the_others_is_not_that_none_is_held() {
+fn nothing_left_is_distinguished_from_nothing_held() {
     let driver = driver();
     let all = grant(&driver, &["core-0-0", "core-0-1", "core-0-2", "core-0-3"]);
     assert_eq!(driver.remainder(&[&all]), Some(Grant::default()));
@@ -117,10 +117,10 @@ fn a_core_with_a_reserved_cpu_is_not_offered_but_its_other_thread_is() {
 }
 
 #[test]
-fn a_reservation_that_reserves_nothing_or_everything_is_told() {
+fn reserving_nothing_or_everything_causes_a_warning() {
     let warnings =
         |reserved| CpuDevices::new(&machine(), Granularity::Core, &set(reserved)).inventory().warnings.clone();
     assert_eq!(warnings("0-1"), [""; 0]);
     assert!(warnings("0,99")[0].contains("99 are not online"));
-    assert!(warnings("0-7")[0].contains("no device is offered"));
+    assert!(warnings("0-7")[0].contains("no devices are offered"));
 }

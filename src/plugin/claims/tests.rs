@@ -120,7 +120,7 @@ async fn a_container_whose_claim_was_not_injected_is_refused_instead_of_running_
     let env = prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
     let own = ["k8s.dra.cpu/claim=uid-a-main".to_owned()];
     let refusal = of_container_with(&claims, "apps", &["PATH=/bin".to_owned()], &own).unwrap_err().to_string();
-    assert!(refusal.contains("CDI must be enabled") && refusal.contains("apps/pod"), "{refusal}");
+    assert!(refusal.contains("enable CDI in the runtime") && refusal.contains("apps/pod"), "{refusal}");
     assert_eq!(of_container_with(&claims, "apps", &env, &own), Ok(Some("1".to_owned())));
     let others = ["k8s.dra.cpu.more/claim=x".to_owned(), "vendor.com/gpu=0".to_owned()];
     assert_eq!(of_container_with(&claims, "apps", &[], &others), Ok(None));
@@ -196,12 +196,12 @@ async fn a_pod_has_what_its_claims_hold_and_a_later_prepare_adds_its_pod() {
 }
 
 #[tokio::test]
-async fn a_claim_that_was_deleted_and_created_again_is_not_prepared() {
+async fn a_recreated_claim_is_not_prepared_for_the_old_uid() {
     let machine = Machine::new();
     let claims = active(&machine).await;
     machine.allocate("a", &["core-0-1"], &json!([]));
     let old = ClaimRef { uid: "uid-before".into(), ..named("a") };
     let error = claims.prepare(&old, claims.arrives(), &reader(&machine)).await.unwrap_err();
-    assert!(error.to_string().contains("deleted and created again"), "{error}");
+    assert!(error.to_string().contains("deleted and recreated"), "{error}");
     assert_eq!(claims.count(), 0);
 }

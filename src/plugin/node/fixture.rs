@@ -75,7 +75,7 @@ impl Machine {
         names(&self.cdi())
     }
 
-    /// Says which CPUs are online.
+    /// Sets which CPUs are online.
     pub(in crate::plugin) fn online(&self, cpus: &str) {
         let sys = self.root.path().join("sys/devices/system");
         for (file, content) in [("cpu/online", cpus), ("node/has_memory", "0")] {
@@ -116,7 +116,7 @@ impl Machine {
         self.put_claim(name, pod, &results, config)
     }
 
-    /// The same with these results of the allocation.
+    /// The same, with these allocation results.
     pub(in crate::plugin) fn put_claim(&self, name: &str, pod: &str, results: &[Value], config: &Value) -> dra::Claim {
         self.api.put(
             &claim_path(name),
@@ -171,7 +171,7 @@ pub(in crate::plugin) fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// An instance that runs.
+/// A running instance.
 pub(in crate::plugin) struct Running {
     pub(in crate::plugin) readiness: Arc<Readiness>,
     pub(in crate::plugin) stop: CancellationToken,
@@ -180,7 +180,7 @@ pub(in crate::plugin) struct Running {
 }
 
 impl Running {
-    /// The kubelet finds the registration socket, asks, and takes the plugin on.
+    /// The kubelet finds the registration socket, queries it, and registers the plugin.
     pub(in crate::plugin) async fn register(&self) -> FakeKubelet {
         let live = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
         until("sockets", || live(&self.sockets.registration) && live(&self.sockets.dra)).await;
@@ -193,13 +193,13 @@ impl Running {
         FakeKubelet(DraPluginClient::new(dial(Path::new(&info.endpoint), "localhost")))
     }
 
-    /// The kubelet says no.
+    /// The kubelet rejects the plugin.
     pub(in crate::plugin) async fn is_refused(&self, error: &str) {
         let status = registration::RegistrationStatus { plugin_registered: false, error: error.to_owned() };
         self.registry().notify_registration_status(status).await.unwrap();
     }
 
-    /// Calls with the authority that the kubelet's bare path becomes.
+    /// Calls the plugin with the authority that the kubelet's bare path turns into.
     fn registry(&self) -> RegistrationClient<Channel> {
         let path = &self.sockets.registration;
         RegistrationClient::new(dial(path, &path.to_str().unwrap().replace('/', "%2F")))
@@ -211,12 +211,12 @@ impl Running {
         kubelet
     }
 
-    /// As kill -9 does: nothing is tidied up, and sockets are left on which nobody listens.
+    /// Like kill -9: nothing is cleaned up, and sockets without a listener are left behind.
     pub(in crate::plugin) async fn kill(self) {
         self.task.abort();
         self.task.await.ok();
         for path in [&self.sockets.registration, &self.sockets.dra] {
-            until("the socket is let go of", || !path.exists()).await;
+            until("the socket is released", || !path.exists()).await;
             drop(std::os::unix::net::UnixListener::bind(path).unwrap());
         }
     }

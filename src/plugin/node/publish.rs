@@ -12,14 +12,14 @@ use crate::{
 };
 
 impl NodePlugin {
-    /// Publishes the devices as they come and go, without those that claims keep from being offered.
+    /// Publishes the devices as they come and go, except those that claims withhold.
     pub(super) async fn publish(&self, claims: Option<&Claims>) -> Infallible {
         let mut offer = Offer::new(self.driver.inventory(), claims);
         let offered = watch::Sender::new(offer.now());
         let keep_offered = async {
             loop {
                 offer.change().await;
-                // Not with a value borrowed: whoever changes the claims announces it with them locked.
+                // Do not hold a borrowed value here: changes are announced while the claims are locked.
                 let now = offer.now();
                 offered.send_if_modified(|offered| {
                     let changed = !same(offered, &now);
@@ -54,7 +54,7 @@ impl NodePlugin {
     }
 }
 
-/// What there is to offer: the inventory, without what claims withhold.
+/// The devices to offer: the inventory, without what claims withhold.
 struct Offer<'a> {
     inventory: watch::Receiver<Arc<Inventory>>,
     claims: Option<(&'a Claims, watch::Receiver<u64>)>,
@@ -62,7 +62,7 @@ struct Offer<'a> {
 
 impl<'a> Offer<'a> {
     fn new(inventory: watch::Receiver<Arc<Inventory>>, claims: Option<&'a Claims>) -> Self {
-        // Subscribed before the first look, so that no change is missed.
+        // Subscribe before reading, so that no change is missed.
         Self { inventory, claims: claims.map(|claims| (claims, claims.changes())) }
     }
 
@@ -73,18 +73,18 @@ impl<'a> Offer<'a> {
         Offered { devices: inventory, withheld }
     }
 
-    /// Returns when the devices changed, or which of them claims withhold may have.
+    /// Returns when the devices have changed, or the set that claims withhold may have changed.
     async fn change(&mut self) {
         let claims_change = async {
             match &mut self.claims {
-                // The sender is in the claims, which outlive this.
+                // The claims own the sender and outlive this.
                 Some((_, changes)) => changes.changed().await.unwrap_or_default(),
                 None => pending().await,
             }
         };
         tokio::select! {
             () = claims_change => {}
-            // Of a kind whose devices never change the sender may be gone.
+            // A kind whose devices never change may have dropped the sender.
             Ok(()) = self.inventory.changed() => {
                 let inventory = self.inventory.borrow();
                 tracing::info!(devices = inventory.devices.len(), "the devices changed");
@@ -94,7 +94,7 @@ impl<'a> Offer<'a> {
     }
 }
 
-/// Whether the same devices are offered: the very same inventory, and the same withheld.
+/// Whether the same devices are offered: the identical inventory, and the same withheld devices.
 fn same(a: &Offered, b: &Offered) -> bool {
     Arc::ptr_eq(&a.devices, &b.devices) && a.withheld == b.withheld
 }

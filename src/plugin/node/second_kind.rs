@@ -1,5 +1,5 @@
-//! The seam for other kinds of device, proven with a kind that exists in this test alone: network cards whose bandwidth
-//! several claims share, and that are attached to the pod's sandbox. They come and go while the plugin runs.
+//! Tests the seam for other kinds of device with a kind that exists only in this test: network cards that are attached
+//! to the pod's sandbox and whose bandwidth several claims share. They come and go while the plugin runs.
 
 use std::{collections::BTreeMap, future::pending};
 
@@ -33,7 +33,7 @@ struct Nics {
     attached: Arc<Attached>,
 }
 
-/// The network cards that are in pods, as `sandbox: card in the pod`.
+/// The network cards attached to pods, as `sandbox: card as name in the pod`.
 #[derive(Default)]
 struct Attached(std::sync::Mutex<Vec<String>>);
 
@@ -55,13 +55,13 @@ impl Nics {
         Arc::new(nics)
     }
 
-    /// From now on there are these.
+    /// Replaces the network cards.
     fn are(&self, devices: Vec<Device>) {
         self.inventory.send_replace(Arc::new(Inventory { devices, warnings: vec![] }));
     }
 }
 
-/// What a grant consumes of a card, in nano units.
+/// How much of a card a grant consumes, in nano units.
 fn consumed(grant: &Grant, device: &str) -> i128 {
     let shares = grant.shares.iter().filter(|share| share.device == device);
     let bandwidths = shares.filter_map(|share| Amount::parse(&share.consumed.get(BANDWIDTH)?.0));
@@ -180,7 +180,7 @@ async fn claims_share_a_device_up_to_its_capacity_and_it_reaches_their_pods() {
     let (a, b) = (allocate(&machine, "a", "web", "4G"), allocate(&machine, "b", "db", "5G"));
     let c = allocate(&machine, "c", "late", "2G");
 
-    // Prepare: two shares fit, a third does not until one is given back.
+    // Prepare: two shares fit, and a third only after one is released.
     let prepared = kubelet.prepare_one(&a).await.unwrap();
     assert_eq!((prepared[0].device_name.as_str(), prepared[0].share_id.as_deref()), ("nic-0", Some("share-a")));
     kubelet.prepare_one(&b).await.unwrap();
@@ -193,7 +193,7 @@ async fn claims_share_a_device_up_to_its_capacity_and_it_reaches_their_pods() {
     assert_eq!(edits["deviceNodes"], json!([{"path": "/dev/nic-0", "hostPath": "/dev/nic-0", "permissions": "rw"}]));
     let mark = edits["env"][0].take();
 
-    // NRI: the card is in the pod before its container, which is left where it is.
+    // NRI: the card is attached to the pod before its container is created. The container itself is not changed.
     plugin.sandbox("RunPodSandbox", pod("web", "apps")).await.unwrap();
     assert_eq!(nics.attached.now(), ["web: nic-0 as net1"]);
     let created = plugin.creates(pod("web", "apps"), container("main", "web", mark.as_str().unwrap(), "")).await;
@@ -203,13 +203,13 @@ async fn claims_share_a_device_up_to_its_capacity_and_it_reaches_their_pods() {
     plugin.sandbox("StopPodSandbox", pod("web", "apps")).await.unwrap();
     assert_eq!(nics.attached.now(), [""; 0]);
 
-    // Unprepare: what the claim held is there for another.
+    // Unprepare: another claim can use what the claim held.
     kubelet.unprepare(&a).await.unwrap();
     kubelet.prepare_one(&c).await.unwrap();
 }
 
 #[tokio::test]
-async fn taints_that_appear_and_devices_that_go_reach_the_slice_while_the_plugin_runs() {
+async fn new_taints_and_removed_devices_reach_the_slice_while_the_plugin_runs() {
     let (machine, nics) = (Machine::new(), Nics::new());
     let (running, _kubelet, _plugin, _runtime) = start(&machine, &nics).await;
     let published = || -> BTreeMap<String, Value> {

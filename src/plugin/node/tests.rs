@@ -1,4 +1,4 @@
-//! A node plugin as the kubelet meets it.
+//! A node plugin as the kubelet sees it.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::plugin::nri::fake_runtime::{FakeRuntime, container, pod};
 const CDI_A: &str = "k8s.dra.cpu-claim_uid-a.json";
 
 #[tokio::test]
-async fn a_claim_is_prepared_and_unprepared_as_often_as_the_kubelet_likes() {
+async fn prepare_and_unprepare_are_idempotent() {
     let machine = Machine::new();
     let claim = machine.allocate("a", &["core-0-1", "core-0-2"], &json!([]));
     let kubelet = machine.start(None).ready().await;
@@ -32,7 +32,7 @@ async fn a_claim_is_prepared_and_unprepared_as_often_as_the_kubelet_likes() {
 }
 
 #[tokio::test]
-async fn claims_fail_alone() {
+async fn a_claim_that_fails_does_not_fail_others() {
     let machine = Machine::new();
     let good = machine.allocate("good", &["core-0-1"], &json!([]));
     let parameters = json!([{"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": {"x": 1}}}]);
@@ -41,19 +41,19 @@ async fn claims_fail_alone() {
     let kubelet = machine.start(None).ready().await;
     let answers = kubelet.prepare(&[&good, &bad, &gone]).await;
     assert!(answers["uid-good"].is_ok());
-    assert!(answers["uid-bad"].as_ref().unwrap_err().contains("opaque parameters of request \"main\""));
+    assert!(answers["uid-bad"].as_ref().unwrap_err().contains("opaque parameters for request \"main\""));
     assert!(answers["uid-gone"].as_ref().unwrap_err().contains("apps/gone does not exist"));
     kubelet.unprepare(&gone).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_held_through_a_device_that_is_no_more_is_offered_once_it_is_given_back() {
+async fn devices_that_overlap_with_a_claimed_one_that_no_longer_exists_are_offered_once_it_is_released() {
     let machine = Machine::new();
     let first = machine.start(None);
     let known = machine.allocate("known", &["core-0-2"], &json!([]));
     first.ready().await.prepare_one(&known).await.unwrap();
     first.kill().await;
-    // As of the time before a change of granularity.
+    // As it was before the granularity changed.
     let mut claims = Checkpoint::within(&machine.state()).read().unwrap().unwrap();
     let mut old = claims[0].clone();
     old.uid = "uid-old".into();
@@ -72,7 +72,7 @@ async fn what_is_held_through_a_device_that_is_no_more_is_offered_once_it_is_giv
 }
 
 #[tokio::test]
-async fn many_claims_at_once_are_all_kept() {
+async fn many_concurrent_claims_are_all_saved() {
     let machine = Machine::new();
     let kubelet = machine.start(None).ready().await;
     let claims: Vec<_> =
@@ -85,7 +85,7 @@ async fn many_claims_at_once_are_all_kept() {
 }
 
 #[tokio::test]
-async fn a_device_is_not_given_twice() {
+async fn a_device_is_not_granted_twice() {
     let machine = Machine::new();
     let (a, b) = (machine.allocate("a", &["core-0-1"], &json!([])), machine.allocate("b", &["core-0-1"], &json!([])));
     let kubelet = machine.start(None).ready().await;
@@ -95,14 +95,14 @@ async fn a_device_is_not_given_twice() {
     kubelet.prepare_one(&b).await.unwrap();
 }
 
-/// Whatever ends the wait for `a`, which holds what `b` wants, `b`'s call answers at once.
+/// `a` holds what `b` wants. `b`'s call is answered as soon as the wait ends, for any reason.
 #[rstest::rstest]
 #[case::it_is_given_back("")]
 #[case::its_own_pod_goes("was unprepared while")]
 #[case::another_instance_takes_over("no longer active")]
 #[case::the_plugin_stops("held by claim apps/a")]
 #[tokio::test]
-async fn what_another_claim_holds_is_waited_for_until_waiting_is_in_vain(#[case] expected: &str) {
+async fn prepare_waits_for_a_held_device_until_it_is_released_or_waiting_is_pointless(#[case] expected: &str) {
     let machine = Machine::new();
     let (a, b) = (machine.allocate("a", &["core-0-1"], &json!([])), machine.allocate("b", &["core-0-1"], &json!([])));
     let running = machine.start_with(NodeSettings { held_timeout: Duration::from_mins(10), ..machine.settings(None) });
@@ -147,7 +147,7 @@ async fn an_unprepare_during_a_prepare_wins() {
 }
 
 #[tokio::test]
-async fn a_killed_plugin_knows_its_claims_again() {
+async fn a_killed_plugin_restores_its_claims() {
     let machine = Machine::new();
     let (a, b) = (machine.allocate("a", &["core-0-1"], &json!([])), machine.allocate("b", &["core-0-1"], &json!([])));
     let first = machine.start(None);
@@ -162,14 +162,14 @@ async fn a_killed_plugin_knows_its_claims_again() {
     assert!(kubelet.prepare_one(&b).await.is_err(), "given twice");
 }
 
-/// What is on disk at each point where a process may die, and what must come of it.
+/// What is on disk at each point where the process may die, and how it must be repaired.
 #[rstest::rstest]
 #[case::prepare_died_before_the_rename(false, false, true)]
 #[case::prepare_died_before_the_cdi_file(true, false, false)]
 #[case::prepare_died_before_the_answer(true, true, false)]
 #[case::unprepare_died_before_the_cdi_file_went(false, true, false)]
 #[tokio::test]
-async fn whatever_a_crash_left_is_put_in_order(
+async fn the_state_is_repaired_after_a_crash_at_any_point(
     #[case] in_checkpoint: bool,
     #[case] cdi_file: bool,
     #[case] half: bool,
@@ -202,7 +202,7 @@ async fn whatever_a_crash_left_is_put_in_order(
 }
 
 #[tokio::test]
-async fn a_truncated_checkpoint_fails_closed_says_so_and_is_left_for_a_person_to_mend() {
+async fn a_truncated_checkpoint_is_reported_and_fails_closed_until_someone_fixes_it() {
     let machine = Machine::new();
     let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let first = machine.start(None);
@@ -222,12 +222,12 @@ async fn a_truncated_checkpoint_fails_closed_says_so_and_is_left_for_a_person_to
     assert_eq!(machine.cdi_files(), [CDI_A], "containers that restart still find it");
     until("no pod is sent here", || offered(&machine).is_empty()).await;
     fs::write(machine.checkpoint(), &whole).unwrap();
-    until("ready once it is mended", || second.readiness.is_ready() && offered(&machine).len() == 16).await;
+    until("ready once it is fixed", || second.readiness.is_ready() && offered(&machine).len() == 16).await;
     kubelet.prepare_one(&claim).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_lost_checkpoint_does_not_pass_for_an_empty_node() {
+async fn a_lost_checkpoint_is_not_mistaken_for_an_empty_node() {
     let machine = Machine::new();
     let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let first = machine.start(None);
@@ -241,7 +241,7 @@ async fn a_lost_checkpoint_does_not_pass_for_an_empty_node() {
 }
 
 #[tokio::test]
-async fn what_others_remove_comes_back() {
+async fn removed_sockets_and_files_are_recreated() {
     let machine = Machine::new();
     let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let running = machine.start(None);
@@ -253,14 +253,14 @@ async fn what_others_remove_comes_back() {
     until("unready until registered again", || running.readiness.report().contains("[-] registration")).await;
     running.ready().await;
     fs::remove_file(&running.sockets.dra).unwrap();
-    // The kubelet does not register a plugin again whose registration socket is still there.
+    // The kubelet does not register a plugin again while its registration socket still exists.
     let live = || std::os::unix::net::UnixStream::connect(&running.sockets.dra).is_ok();
     until("ready with the DRA socket made anew", || live() && running.readiness.is_ready()).await;
     running.ready().await.prepare_one(&claim).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_stopped_plugin_ends_calls_in_flight_takes_its_sockets_along_and_leaves_the_slices() {
+async fn a_stopped_plugin_finishes_calls_in_flight_removes_its_sockets_and_leaves_the_slices() {
     let machine = Machine::new();
     let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let running = machine.start(None);
@@ -314,7 +314,7 @@ async fn without_a_connection_to_nri_nothing_is_prepared_and_readiness_says_why(
     let running = machine.start_with(NodeSettings { nri_socket, ..machine.settings(None) });
     let kubelet = running.register().await;
     let error = kubelet.prepare_one(&claim).await.unwrap_err();
-    assert!(error.contains("not connected to the container runtime's NRI"), "{error}");
+    assert!(error.contains("not connected to the container runtime over NRI"), "{error}");
     assert!(!running.readiness.is_ready());
     assert!(running.readiness.report().contains("[-] nri: "), "{}", running.readiness.report());
     kubelet.unprepare(&claim).await.expect("what is not prepared can go");
@@ -338,7 +338,7 @@ async fn an_instance_that_is_active_again_prepares_nothing_before_nri_is_connect
     new.ready().await;
     new.kill().await;
 
-    // The old instance is active again once it connects. The runtime has not let it in yet.
+    // The old instance is active again once it connects. The runtime has not admitted it yet.
     let mut third = runtime.plugin().await;
     let mut preparing = tokio::spawn(async move { kubelet.prepare_one(&claim).await });
     assert!(timeout(Duration::from_millis(300), &mut preparing).await.is_err(), "the container would start unpinned");
@@ -347,7 +347,7 @@ async fn an_instance_that_is_active_again_prepares_nothing_before_nri_is_connect
 }
 
 #[tokio::test]
-async fn what_the_last_claim_gives_back_the_others_have_before_the_plugin_ends() {
+async fn other_containers_get_back_the_last_claims_cpus_before_the_plugin_ends() {
     let machine = Machine::new();
     let claim = machine.allocate("a", &["core-0-1"], &json!([]));
     let socket = machine.root.path().join("nri.sock");
@@ -366,7 +366,7 @@ async fn what_the_last_claim_gives_back_the_others_have_before_the_plugin_ends()
 }
 
 #[tokio::test]
-async fn a_kubelet_that_refuses_the_plugin_is_quoted_in_readiness() {
+async fn readiness_quotes_a_kubelet_that_rejects_the_plugin() {
     let machine = Machine::new();
     let running = machine.start(None);
     running.ready().await;
@@ -376,7 +376,7 @@ async fn a_kubelet_that_refuses_the_plugin_is_quoted_in_readiness() {
 }
 
 #[tokio::test]
-async fn publish_only_touches_neither_kubelet_nor_host() {
+async fn publish_only_uses_neither_the_kubelet_nor_the_host() {
     let machine = Machine::new();
     let plugin = NodePlugin {
         settings: machine.settings(None),

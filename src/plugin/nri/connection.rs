@@ -15,10 +15,10 @@ use super::{
     ttrpc::{self, Failure, Incoming, TtrpcError},
 };
 
-/// How long the runtime may take to read a message. It always reads, so if it takes longer, it hangs.
+/// How long the runtime may take to read a message. It reads continuously, so if it takes longer, it hangs.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many bytes are read at once, and roughly how large a buffer stays between messages.
+/// How many bytes are read at once, and the approximate size of a buffer between messages.
 const READ: usize = 16 << 10;
 
 /// Why a connection ended.
@@ -31,7 +31,7 @@ pub enum ConnectionError {
     Connect {
         /// The socket.
         path: String,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The runtime closed the connection: it stopped, or this plugin was too slow.
@@ -40,10 +40,10 @@ pub enum ConnectionError {
     /// Reading or writing failed.
     #[error("the connection to the runtime broke: {0}")]
     Broken(#[from] io::Error),
-    /// The runtime does not read what it is sent.
+    /// The runtime does not read the messages sent to it.
     #[error("the runtime did not read a message within {WRITE_TIMEOUT:?}")]
     WriteTimeout,
-    /// The bytes are not NRI's multiplexing.
+    /// The bytes do not follow NRI's multiplexing.
     #[error(transparent)]
     Frame(#[from] OversizedFrame),
     /// The bytes are not ttrpc.
@@ -51,13 +51,13 @@ pub enum ConnectionError {
     Message(#[from] TtrpcError),
 }
 
-/// A connection on which both sides may call.
+/// A connection on which both sides may make calls.
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: UnixStream,
-    /// The bytes read of frames that are not complete yet.
+    /// The bytes of frames that are not complete yet.
     read: BytesMut,
-    /// The bytes that arrived on each of the inner connections and are not a complete message yet.
+    /// The bytes received on each inner connection that are not a complete message yet.
     plugin: BytesMut,
     runtime: BytesMut,
     next_stream: u32,
@@ -71,8 +71,8 @@ impl Connection {
         Ok(Self { socket, read: BytesMut::new(), plugin: BytesMut::new(), runtime: BytesMut::new(), next_stream: 1 })
     }
 
-    /// The next message. Nothing is lost if the future is dropped. Memory grows with the bytes that arrived, not with the
-    /// lengths that were announced, up to the limits of [`mux`] and [`ttrpc`].
+    /// The next message. Nothing is lost if the future is dropped. Memory grows with the bytes received, not with the
+    /// announced lengths, up to the limits of [`mux`] and [`ttrpc`].
     pub async fn receive(&mut self) -> Result<Incoming, ConnectionError> {
         loop {
             for read in [&mut self.plugin, &mut self.runtime] {
@@ -96,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Calls the runtime. Its answer comes with the stream that is returned.
+    /// Calls the runtime. The answer will carry the returned stream number.
     pub async fn call(&mut self, method: &str, request: &impl Message) -> Result<u32, ConnectionError> {
         let stream = self.next_stream;
         let message = ttrpc::call(stream, RUNTIME_SERVICE, method, request.encode_to_vec())?;

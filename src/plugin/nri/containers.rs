@@ -1,14 +1,14 @@
-//! What every container should have, and which must be changed for it. Pure.
+//! Decides what each container should have, and which containers must be changed. Pure.
 //!
-//! - A container with a claim has its grant, whatever else the runtime is asked to give it.
-//! - A container without a claim is kept to the CPUs that no claim holds. What it had before is remembered: it gets that
-//!   back when nothing is claimed any more, and is then left alone.
-//! - A container without a claim that something else keeps to fewer CPUs (the kubelet's static CPU manager) is never
-//!   widened. It gets the CPUs that are in both sets. If there are none, it keeps what it had.
-//! - A container whose claim is refused is not created. If one is found running with such a mark (the pod's author wrote
-//!   it while the plugin was away, or its claim was unprepared), it is treated as one without a claim.
+//! - A container with a claim has its grant, regardless of what else the runtime is asked to give it.
+//! - A container without a claim is restricted to the CPUs that no claim holds. Its previous cpuset is remembered and
+//!   restored when the last claim is gone; after that the container is left alone.
+//! - A container without a claim that something else restricts to fewer CPUs (such as the kubelet's static CPU manager)
+//!   is never widened. It gets the CPUs that are in both sets, or keeps what it had if there are none.
+//! - A container whose claim is refused is not created. If such a container is found running (its author forged the
+//!   mark while the plugin was away, or the claim was unprepared), it is treated like one without a claim.
 //!
-//! This file follows the containers; `changes` says what to ask the runtime for.
+//! This file tracks the containers; `changes` decides what to ask the runtime for.
 
 use std::{
     borrow::Cow,
@@ -29,18 +29,18 @@ use crate::cpuset::CpuSet;
 #[derive(Debug, Default)]
 pub(super) struct Containers {
     by_id: HashMap<String, Known>,
-    /// The CPUs that containers without a claim are kept to; `None` lifts the restriction.
+    /// The CPUs that containers without a claim are restricted to. `None` lifts the restriction.
     share: Option<Cpuset>,
     /// The CPUs that are online.
     online: CpuSet,
-    /// Containers with something that they must not have. May name some that are in order again.
+    /// Containers that have something they must not have. May include some that have been corrected since.
     urgent: VecDeque<String>,
-    /// Containers that are only to be given more, which can wait.
+    /// Containers that only get more than they have, which can wait.
     widening: VecDeque<String>,
 }
 
 impl Containers {
-    /// The containers that exist, in place of all that was known.
+    /// Starts from the containers that exist, discarding earlier knowledge.
     pub fn synchronize(
         observed: impl IntoIterator<Item = Observed>,
         remembered: &HashMap<String, Remembered>,
@@ -49,7 +49,7 @@ impl Containers {
     ) -> Self {
         let mut containers = Self { share: share.map(Cpuset::of_cpus), online, ..Self::default() };
 
-        // Most containers have the same placement: it is kept once.
+        // Most containers have the same placement, so share one copy.
         let mut last = Arc::new(Cpuset::default());
         for Observed { id, usage, placement } in observed {
             let placement = usage.own(placement);
@@ -58,7 +58,7 @@ impl Containers {
             }
             let has = Arc::clone(&last);
 
-            // Something else has placed it since, unless it has what this plugin gave it.
+            // If it does not have what this plugin gave it, something else has placed it since.
             let before = match remembered.get(&id) {
                 Some(Remembered { before, given })
                     if usage == Use::Free && given.iter().any(|given| given.cpus == has.cpus) =>
@@ -77,7 +77,8 @@ impl Containers {
         containers
     }
 
-    /// Changes what containers without a claim are kept to; `None` gives back what they had. False if nothing changes.
+    /// Changes what containers without a claim are restricted to. `None` gives back what they had. Returns false if
+    /// nothing changes.
     pub fn keep_others_to(&mut self, share: Option<CpuSet>, online: CpuSet) -> bool {
         let share = share.map(Cpuset::of_cpus);
         if (&share, &online) == (&self.share, &self.online) {
@@ -88,7 +89,7 @@ impl Containers {
         true
     }
 
-    /// A container is about to be created: what must be different from what it would have.
+    /// A container is about to be created. Returns how its cpuset must differ from the requested one.
     pub fn create(&mut self, id: &str, usage: Use, would_have: Cpuset) -> Option<Cpuset> {
         let would_have = usage.own(would_have);
         let mut known = Known::new(usage, Arc::new(would_have));
@@ -99,17 +100,17 @@ impl Containers {
         change
     }
 
-    /// Something else asks for a container to be changed: what it gets instead, if that must be different.
+    /// Another component asks to change a container. Returns what it gets instead, if that must differ.
     pub fn update(&mut self, id: &str, requested: Cpuset) -> Option<Cpuset> {
         let mut known = self.by_id.remove(id)?;
         let requested = known.usage.own(requested);
 
-        // What others ask for is what a container without a claim is given back later.
+        // Remember what was requested: a container without a claim gets it back later.
         if known.usage == Use::Free {
             known.before = Arc::new(known.before.after(Cow::Borrowed(&requested)).into_owned());
         }
 
-        // The answer only replaces what was asked for. If more is out of order, it is changed later.
+        // The answer only replaces what was requested. Other deviations are corrected later.
         let wanted = self.wanted(&known).into_owned();
         let instead = |requested: &CpuSet, wanted: CpuSet| if requested.is_empty() { CpuSet::new() } else { wanted };
         let instead = Cpuset {
@@ -123,14 +124,14 @@ impl Containers {
         Some(instead).filter(|instead| requested.lacks(instead))
     }
 
-    /// The runtime says what a container has, after it was created or changed.
+    /// The runtime reports what a container has after it was created or changed.
     pub fn observe(&mut self, id: &str, placement: Option<Cpuset>) {
         let Some(known) = self.by_id.get_mut(id) else { return };
         let asked = known.asked.take();
         let is_created = !std::mem::replace(&mut known.updatable, true);
         let placement = placement.map(|placement| Arc::new(known.usage.own(placement)));
 
-        // Another plugin of the runtime has placed the new container. It is not for this plugin to take that back.
+        // Another NRI plugin has placed the new container. This plugin must not undo that.
         if let Some(placement) = &placement
             && is_created
             && known.usage == Use::Free
@@ -145,7 +146,7 @@ impl Containers {
         self.enqueue(id);
     }
 
-    /// The runtime says that a container runs. A change made while it may have been starting is made again.
+    /// The runtime reports that a container runs. Repeats a change that was made while it may have been starting.
     pub fn started(&mut self, id: &str) {
         let Some(known) = self.by_id.get_mut(id) else { return };
         if std::mem::replace(&mut known.start, Start::Reported) != Start::Changed {
@@ -154,7 +155,7 @@ impl Containers {
         known.reassert = true;
         known.attempts = Attempts::WithOthers;
 
-        // It was given everything back while it started, and may still be kept to what it had.
+        // Its restriction was lifted while it was starting, but may still be in effect.
         if known.usage == Use::Free && self.share.is_none() {
             let online = Cpuset::of_cpus(self.online.clone());
             known.has = Arc::new(known.has.after(Cow::Owned(online)).into_owned());
@@ -167,7 +168,7 @@ impl Containers {
         self.by_id.remove(id);
     }
 
-    /// How many containers could not be given what they should have.
+    /// How many containers could not be changed to what they should have.
     pub fn failed(&self) -> usize {
         self.by_id.values().filter(|known| known.attempts == Attempts::Failed).count()
     }
@@ -177,7 +178,7 @@ impl Containers {
         self.by_id.values().all(|known| known.attempts == Attempts::Failed || !self.is_lacking(known))
     }
 
-    /// How many containers without a claim stay on claimed CPUs because something else keeps them there.
+    /// How many containers without a claim stay on claimed CPUs because another component put them there.
     pub fn overlapping(&self) -> usize {
         let Some(share) = self.share.as_ref().filter(|share| !share.cpus.is_empty()) else { return 0 };
         let outside = |known: &&Known| {
@@ -189,7 +190,7 @@ impl Containers {
         self.by_id.values().filter(outside).count()
     }
 
-    /// What must survive a restart: the containers that have, or may soon have, something else than before.
+    /// What must survive a restart: the containers whose placement this plugin has changed or may be changing.
     pub fn to_remember(&self) -> impl Iterator<Item = (&str, Remembered)> {
         self.by_id.iter().filter(|(_, known)| known.usage == Use::Free).filter_map(|(id, known)| {
             let before = &*known.before;
@@ -204,12 +205,12 @@ impl Containers {
     }
 
     fn is_lacking(&self, known: &Known) -> bool {
-        // A container that is being created will have what was asked for it.
+        // A container that is being created will have what was requested for it.
         let has = known.asked.as_ref().filter(|_| !known.updatable).unwrap_or(&known.has);
         known.reassert || has.lacks(&self.wanted(known))
     }
 
-    /// What a container should have. Copies nothing for containers that are kept to the share as it is: most are.
+    /// What a container should have. Copies nothing for containers that get exactly the share, as most do.
     fn wanted<'a>(&'a self, known: &'a Known) -> Cow<'a, Cpuset> {
         let (before, has) = (&known.before.cpus, &known.has.cpus);
         match (&known.usage, &self.share) {

@@ -10,8 +10,8 @@ use crate::{
     drivers::Grant,
 };
 
-/// Where a container may run. In a request an empty set means no change; in a report it means what the pod has. NRI has
-/// no word for "everything": a container that gets all CPUs back gets them as a list.
+/// Where a container may run. An empty set in a request means no change; in a report it means what the pod has. NRI
+/// cannot express "everything", so a container that gets all CPUs back gets them as a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cpuset {
@@ -40,7 +40,7 @@ impl Cpuset {
         lacks(&self.cpus, &wanted.cpus) || lacks(&self.memory_nodes, &wanted.memory_nodes)
     }
 
-    /// What a container that has `self` has after `change`. Usually that is `change`, and nothing is copied.
+    /// What a container that has `self` has after `change`. Usually this is `change` itself, without a copy.
     pub(super) fn after<'a>(&self, change: Cow<'a, Self>) -> Cow<'a, Self> {
         let stays = |has: &CpuSet, change: &CpuSet| change.is_empty() && !has.is_empty();
         let cpus_stay = stays(&self.cpus, &change.cpus);
@@ -55,7 +55,7 @@ impl Cpuset {
         })
     }
 
-    /// The cpuset in a message of the runtime. An error is a list that cannot be parsed.
+    /// The cpuset in a message from the runtime. Fails if a list cannot be parsed.
     pub(super) fn of_resources(resources: Option<&LinuxResources>) -> Result<Self, CpuSetError> {
         let Some(cpu) = resources.and_then(|resources| resources.cpu.as_ref()) else { return Ok(Self::default()) };
         Ok(Self { cpus: cpu.cpus.parse()?, memory_nodes: cpu.mems.parse()? })
@@ -66,7 +66,7 @@ impl Cpuset {
         Self::of_resources(container.linux.as_ref().and_then(|linux| linux.resources.as_ref()))
     }
 
-    /// As the runtime is told.
+    /// The cpuset as sent to the runtime.
     pub(super) fn resources(&self) -> LinuxResources {
         LinuxResources {
             cpu: Some(LinuxCpu { cpus: self.cpus.to_string(), mems: self.memory_nodes.to_string() }),
@@ -81,8 +81,8 @@ impl From<&Grant> for Cpuset {
     }
 }
 
-/// The CPUs that a container without a claim should have, of the `share` that no claim holds; empty for no change. An
-/// empty `share` lifts the restriction.
+/// The CPUs that a container without a claim should have, out of the `share` that no claim holds. Empty for no change.
+/// An empty `share` lifts the restriction.
 pub(super) fn cpus_without_claim(before: &CpuSet, share: &CpuSet, has: &CpuSet, online: &CpuSet) -> CpuSet {
     let both = before.intersection(share);
     match (before.is_empty(), share.is_empty()) {

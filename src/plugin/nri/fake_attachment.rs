@@ -12,7 +12,7 @@ use crate::drivers::{
     attachment::{AttachError, Attachment, Sandbox},
 };
 
-/// Notes what it is asked for, and does nothing.
+/// Records what it is asked for, and does nothing.
 #[derive(Default)]
 pub struct FakeAttachment {
     calls: Mutex<Vec<String>>,

@@ -37,11 +37,11 @@ pub struct FakePlugin {
     read: BytesMut,
     lanes: [BytesMut; 2],
     stream: u32,
-    /// Calls of the plugin that no test has looked at yet.
+    /// Calls of the plugin that no test has read yet.
     calls: Vec<(u32, String, Bytes)>,
     /// Answers of the plugin that no test has waited for yet.
     answers: HashMap<u32, Result<Bytes, Failure>>,
-    /// What the plugin wants to be asked and told: a bit for each event.
+    /// The events that the plugin subscribes to, one bit each.
     pub events: i32,
 }
 
@@ -86,7 +86,7 @@ impl FakeRuntime {
         Self { listener: UnixListener::bind(path).unwrap() }
     }
 
-    /// Whatever connects.
+    /// Accepts the next connection.
     pub async fn accept(&self) -> UnixStream {
         timeout(PATIENCE, self.listener.accept()).await.expect("the plugin connects").unwrap().0
     }
@@ -124,7 +124,7 @@ impl FakePlugin {
         self.call("Synchronize", &SynchronizeRequest { pods, containers, more }).await.unwrap()
     }
 
-    /// Creates a container: what it gets, and the changes to others.
+    /// Creates a container. Returns what it gets, and the changes to others.
     pub(super) async fn create(
         &mut self,
         pod: PodSandbox,
@@ -136,7 +136,7 @@ impl FakePlugin {
         Ok((cpu.unwrap_or_default().cpus, updates(&update)))
     }
 
-    /// Creates a container: the CPUs and the memory nodes it gets.
+    /// Creates a container. Returns the CPUs and the memory nodes it gets.
     pub(super) async fn create_placed(
         &mut self,
         pod: PodSandbox,
@@ -148,12 +148,12 @@ impl FakePlugin {
         Ok((cpu.cpus, cpu.mems))
     }
 
-    /// Creates a container: the CPUs it gets, or why it is refused.
+    /// Creates a container. Returns the CPUs it gets, or why it is refused.
     pub async fn creates(&mut self, pod: PodSandbox, container: Container) -> Result<String, String> {
         self.create(pod, container).await.map(|(cpus, _)| cpus).map_err(|failure| failure.message)
     }
 
-    /// Something happens to a pod's sandbox; an error says why it must not.
+    /// Sends an event of a pod's sandbox. An error says why the plugin rejected it.
     pub async fn sandbox(&mut self, method: &str, pod: PodSandbox) -> Result<(), String> {
         let event = ContainerEvent { pod: Some(pod), container: None };
         self.call::<Empty>(method, &event).await.map(|_| ()).map_err(|failure| failure.message)
@@ -198,7 +198,7 @@ impl FakePlugin {
             }
             match self.receive().await {
                 Incoming::Answer { stream: answered, result } => {
-                    assert!(answered < self.stream, "an answer to nothing");
+                    assert!(answered < self.stream, "an answer without a call");
                     assert!(self.answers.insert(answered, result).is_none(), "two answers to one call");
                 }
                 Incoming::Call { stream, service, method, payload } => {
@@ -209,7 +209,7 @@ impl FakePlugin {
         }
     }
 
-    /// The plugin's next call, which must be this.
+    /// The plugin's next call, which must have this method.
     pub async fn expect<M: Message + Default>(&mut self, expected: &str) -> (u32, M) {
         while self.calls.is_empty() {
             let Incoming::Call { stream, method, payload, .. } = self.receive().await else { panic!("an answer") };
@@ -233,7 +233,7 @@ impl FakePlugin {
         updates
     }
 
-    /// Whether the plugin has nothing more to ask, after it has answered something.
+    /// Whether the plugin makes no further call after it has answered something.
     pub async fn asks_nothing(&mut self) {
         let Empty {} = self.call("StateChange", &Empty {}).await.unwrap();
         assert_eq!(self.calls, []);
@@ -256,7 +256,7 @@ impl FakePlugin {
                 continue;
             }
             let read = timeout(PATIENCE, self.socket.read_buf(&mut self.read)).await;
-            assert_ne!(read.expect("the plugin says something").unwrap(), 0, "the plugin hung up");
+            assert_ne!(read.expect("the plugin sends something").unwrap(), 0, "the plugin hung up");
         }
     }
 }

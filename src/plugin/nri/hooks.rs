@@ -24,8 +24,8 @@ use crate::{
     plugin::grants::{ContainerIdentity, Grants},
 };
 
-/// The events that the plugin subscribes to. Those after a creation and an update say when the runtime can find a
-/// container to update it, and what the container really has.
+/// The events that the plugin subscribes to. The events after a creation and an update show when the runtime can update
+/// a container, and what the container really has.
 const EVENTS: [Event; 7] = [
     Event::CreateContainer,
     Event::PostCreateContainer,
@@ -39,11 +39,11 @@ const EVENTS: [Event; 7] = [
 /// The plugin as the runtime sees it, from one connection to its end.
 pub(super) struct Hooks {
     grants: Arc<dyn Grants>,
-    /// What an earlier run remembered of containers, for their synchronisation.
+    /// What an earlier run remembered about containers, for synchronisation.
     remembered: HashMap<String, Remembered>,
     /// The driver's name.
     driver: String,
-    /// The CPUs that are online; empty if that is not known.
+    /// The online CPUs; empty if unknown.
     online: CpuSet,
     arriving: Option<Arriving>,
     /// Whether to subscribe to the events of pod sandboxes too.
@@ -52,7 +52,7 @@ pub(super) struct Hooks {
     pub pods: Vec<PodSandbox>,
     /// All containers, once they are synchronised.
     pub containers: Option<Containers>,
-    /// What the runtime calls itself.
+    /// The runtime's name and version.
     pub runtime: String,
 }
 
@@ -79,15 +79,15 @@ impl Hooks {
         }
     }
 
-    /// Takes over what is claimed now, and which CPUs are online. False if nothing changed for any container.
+    /// Applies the current claims and online CPUs. Returns false if nothing changed for any container.
     pub fn refresh(&mut self, online: CpuSet) -> bool {
         self.online = online;
         let (share, online) = (self.share(), self.online.clone());
         self.containers.as_mut().is_some_and(|containers| containers.keep_others_to(share, online))
     }
 
-    /// The CPUs that containers without a claim are kept to. `None` lifts the restriction; empty if every online CPU is
-    /// claimed.
+    /// The CPUs that containers without a claim are restricted to. `None` lifts the restriction. Empty if every online
+    /// CPU is claimed.
     pub fn share(&self) -> Option<CpuSet> {
         let left = self.grants.remainder()?.cpus;
         // A CPU may have gone offline since the driver saw it.
@@ -154,7 +154,7 @@ impl Hooks {
         let observed = arriving.containers.into_iter().filter_map(|container| {
             let grant = self.granted(arriving.pods.get(&container.pod_sandbox_id), &container);
             let grant = grant.unwrap_or_else(|refusal| {
-                tracing::warn!("a running container is kept off claimed CPUs: {refusal}");
+                tracing::warn!("keeping a running container off claimed CPUs: {refusal}");
                 None
             });
             let usage = self.usage(grant, &container);
@@ -166,7 +166,7 @@ impl Hooks {
         let containers = Containers::synchronize(observed, &self.remembered, self.share(), self.online.clone());
         self.containers = Some(containers);
         self.pods = arriving.pods.into_values().collect();
-        // Changes are sent as calls of our own: the runtime would not report it if one in this answer failed.
+        // Changes are sent in separate calls: the runtime would not report the failure of a change in this answer.
         SynchronizeResponse::default()
     }
 
@@ -180,7 +180,7 @@ impl Hooks {
         };
         let grant = self.granted(request.pod.as_ref(), &container).map_err(refused)?;
 
-        // What was granted at Prepare may have become unusable since.
+        // The grant may have become unusable since Prepare.
         if let Some(grant) = &grant {
             let pod = request.pod.as_ref().map_or_else(String::new, |pod| format!("{}/{}", pod.namespace, pod.name));
             let usable = self.grants.check(grant);
@@ -199,11 +199,11 @@ impl Hooks {
             }
         };
         let Some(containers) = &mut self.containers else {
-            return Err(refused("CreateContainer came before Synchronize".to_owned()));
+            return Err(refused("received CreateContainer before Synchronize".to_owned()));
         };
         let has_claim = matches!(usage, Use::Claim(_));
         let change = containers.create(&container.id, usage, would_have);
-        // Others leave the CPUs of a claim before its container starts.
+        // Other containers leave the claim's CPUs before its container starts.
         let others = if has_claim { containers.outstanding(&container.id) } else { Vec::new() };
         Ok(CreateContainerResponse {
             adjust: adjustment(LinuxResources { cpu: change.and_then(|cpuset| cpuset.resources().cpu), ..limits }),
@@ -249,7 +249,7 @@ impl Hooks {
         }
     }
 
-    /// What a container's claims bring it. An error says why the container must not be created.
+    /// What a container's claims give it. An error says why the container must not be created.
     fn granted(&self, pod: Option<&PodSandbox>, container: &Container) -> Result<Option<Grant>, String> {
         let cdi_devices: Vec<String> = container.cdi_devices.iter().map(|device| device.name.clone()).collect();
         let identity = ContainerIdentity {
@@ -264,15 +264,15 @@ impl Hooks {
         let brings_nothing = grant.as_ref().is_some_and(|grant| Cpuset::from(grant).is_empty());
         if brings_nothing && self.grants.pinning() != Pinning::Nothing {
             return Err(format!(
-                "container {:?} of pod {}/{} has a {} claim that brings neither CPUs nor memory nodes, so it would run \
-                 anywhere: delete the pod, and check the claim's devices and parameters",
+                "container {:?} of pod {}/{} has a {} claim that provides neither CPUs nor memory nodes: delete the \
+                 pod, and check the claim's devices and parameters",
                 container.name, identity.pod_namespace, identity.pod_name, self.driver
             ));
         }
         Ok(grant)
     }
 
-    /// What a container is to this driver; `None` if its cpuset is not for this driver to set.
+    /// How this driver treats a container. `None` if this driver does not set its cpuset.
     fn usage(&self, grant: Option<Grant>, container: &Container) -> Option<Use> {
         let pinning = self.grants.pinning();
         let Some(grant) = grant else { return (pinning == Pinning::Cpus).then_some(Use::Free) };
@@ -284,14 +284,14 @@ impl Hooks {
     }
 }
 
-/// What a container that is being created gets, if anything.
+/// What to set on a container that is being created, if anything.
 fn adjustment(resources: LinuxResources) -> Option<ContainerAdjustment> {
     let linux = LinuxContainerAdjustment { resources: Some(resources) };
     (linux != LinuxContainerAdjustment { resources: Some(LinuxResources::default()) })
         .then_some(ContainerAdjustment { linux: Some(linux) })
 }
 
-/// A change as the runtime is told.
+/// A change as sent to the runtime.
 pub(super) fn update(change: &Change, ignore_failure: bool) -> ContainerUpdate {
     ContainerUpdate {
         container_id: change.id.clone(),

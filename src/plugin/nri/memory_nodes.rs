@@ -1,15 +1,15 @@
-//! Which plugin sets the memory nodes of a container that several plugins have claims in. Pure.
+//! Decides which plugin sets the memory nodes of a container with claims of several drivers. Pure.
 //!
 //! `docs/development/nri-sharing.md` has the decision and its reasons.
 
-/// The prefix of the variables that say that a claim brings memory nodes. Like the mark of a claim, such a variable comes
-/// from the claim's CDI device: `DRA_MEMORY_NODES_<claim>_<request>=<driver>`.
+/// The prefix of the variables that say that a claim provides memory nodes. Like the mark of a claim, such a variable
+/// comes from the claim's CDI device: `DRA_MEMORY_NODES_<claim>_<request>=<driver>`.
 const MARK: &str = "DRA_MEMORY_NODES_";
 
-/// Whether a container's environment says that a claim of another driver than `own` brings its memory nodes.
+/// Whether a container's environment says that a claim of a driver other than `own` provides its memory nodes.
 ///
-/// Nothing proves that: a pod's author may write such a variable too. That is why it is only asked about containers with
-/// a claim of our own, and only the memory nodes of that same container depend on it.
+/// This is not proof, because a pod's author may set such a variable too. So this is asked only about containers with a
+/// claim of this driver, and only that container's memory nodes depend on it.
 pub(super) fn are_claimed_elsewhere(own: &str, env: &[String]) -> bool {
     let owners = env.iter().filter_map(|variable| variable.strip_prefix(MARK)?.split_once('='));
     owners.into_iter().any(|(_, driver)| !driver.is_empty() && driver != own)

@@ -1,12 +1,12 @@
 //! NRI's multiplexing: two connections in frames on one socket. Pure.
 //!
-//! A frame is 4 bytes of connection number, 4 of length, both big-endian, then as many bytes. On one connection the
-//! runtime calls the plugin, on the other the plugin calls the runtime.
+//! A frame is a 4-byte connection number and a 4-byte length, both big-endian, followed by that many bytes. On one
+//! connection the runtime calls the plugin, on the other the plugin calls the runtime.
 //!
-//! The runtime reads a connection through a buffer of 4096 bytes and fails on a frame that does not fit into what it
-//! asked for (NRI 0.12, ttrpc 1.2). It asks for one buffer at the beginning of a message and then for exactly the rest. So
-//! a message is sent as one frame of at most 4096 bytes and, if it is longer, a second one with the rest. More frames
-//! would be accepted too, but the runtime closes the connection if 256 of them are unread.
+//! The runtime reads a connection through a buffer of 4096 bytes and fails on a frame that is longer than its read (NRI
+//! 0.12, ttrpc 1.2). It reads one buffer at the beginning of a message and then exactly the rest. So a message is sent
+//! as one frame of at most 4096 bytes and, if it is longer, a second one with the rest. More frames would be accepted
+//! too, but the runtime closes the connection if 256 of them are unread.
 
 use prost::bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -38,10 +38,10 @@ impl Lane {
     }
 }
 
-/// A frame that no runtime sends. The rest of the stream cannot be read.
+/// A frame that is too long, so the rest of the stream cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "got a frame of {length} bytes on connection {connection}, but at most {MAX_PAYLOAD} are allowed: the process at the socket does not speak NRI"
+    "received a frame of {length} bytes on connection {connection}, but the limit is {MAX_PAYLOAD}: the process at the socket does not speak NRI"
 )]
 pub struct OversizedFrame {
     connection: u32,
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_arrives_whole_in_whatever_pieces_it_is_read(
+        fn a_message_arrives_whole_however_it_is_split(
             message in proptest::collection::vec(any::<u8>(), 0..12_000),
             piece in 1usize..5000,
         ) {

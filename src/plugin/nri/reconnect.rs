@@ -1,4 +1,4 @@
-//! Keeps the plugin connected to the runtime, for as long as it runs. IO: see [`session`](super::session).
+//! Keeps the plugin connected to the runtime for as long as the plugin runs. IO: see [`session`](super::session).
 
 use std::{convert::Infallible, path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,27 +14,27 @@ use crate::{
     plugin::grants::{Grants, NriStatus},
 };
 
-/// Pauses between attempts to connect. They are short: until the runtime has its plugin back, pods start without it.
+/// Pauses between attempts to connect. They are short, because pods start without the plugin until it reconnects.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-/// After a connection that lived this long, the next attempt is made after the first pause again.
+/// After a connection that lasted this long, the pauses start over.
 const GOOD: Duration = Duration::from_secs(10);
 
-/// What the connection to the runtime needs.
+/// The settings of the connection to the runtime.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The runtime's NRI socket.
     pub socket: PathBuf,
-    /// What the plugin calls itself in NRI: the driver's name.
+    /// The plugin's name in NRI: the driver's name.
     pub plugin_name: String,
-    /// Where to remember what containers had before they were kept off claimed CPUs.
+    /// Where to store what containers had before they were moved off claimed CPUs.
     pub state_dir: PathBuf,
-    /// Under which the host's sysfs is.
+    /// The directory that contains the host's sysfs.
     pub host_root: PathBuf,
 }
 
-/// Keeps containers on the CPUs that they should have, and devices attached to pod sandboxes, until it is dropped. The
-/// connection is closed then, and the containers stay as they are: wait for [`NriStatus::applied`] first.
+/// Keeps containers on the CPUs that they should have, and devices attached to pod sandboxes, until dropped. The
+/// connection then closes and the containers stay as they are, so wait for [`NriStatus::applied`] first.
 pub async fn run(
     settings: Settings,
     grants: Arc<dyn Grants>,
@@ -49,7 +49,7 @@ pub async fn run(
         let Err(error) = serve(&settings, &grants, attachment.as_ref(), &status, &mut remembered).await;
         repeats = repeats_after(repeats, start.elapsed());
 
-        // Not once for each attempt: the runtime may be down for long.
+        // Do not log every attempt: the runtime may be down for a long time.
         let problem = error.to_string();
         let was_connected = status.borrow().connected;
         if was_connected || problem != last_problem {
@@ -68,7 +68,7 @@ pub async fn run(
     }
 }
 
-/// How often the pause is doubled after a connection that lived this long.
+/// How often the pause is doubled after a connection that lasted this long.
 fn repeats_after(before: u32, lived: Duration) -> u32 {
     if lived >= GOOD { 0 } else { before.saturating_add(1) }
 }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_after_a_connection_that_lived_the_next_is_made_at_once() {
+    fn the_pauses_start_over_only_after_a_connection_that_lasted() {
         let mut repeats = 0;
         for (lived, expected) in [(3, 1), (3, 2), (9, 3), (10, 0), (3, 1)] {
             repeats = repeats_after(repeats, Duration::from_secs(lived));

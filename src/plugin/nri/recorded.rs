@@ -1,4 +1,4 @@
-//! What containerd really sends, as recorded in `tests/fixtures/nri` (its README says how), and how it is answered.
+//! Tests with what containerd really sends, as recorded in `tests/fixtures/nri` (its README says how).
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ use crate::{
 const FROM_RUNTIME: &[u8] = include_bytes!("../../../tests/fixtures/nri/from-runtime.bin");
 const FROM_PLUGIN: &[u8] = include_bytes!("../../../tests/fixtures/nri/from-plugin.bin");
 
-/// All messages on both lanes, until the bytes make no sense.
+/// All messages on both lanes, up to the first bytes that cannot be decoded.
 fn messages(bytes: &[u8]) -> Result<Vec<(Lane, Incoming)>, String> {
     let mut read = BytesMut::from(bytes);
     let mut lanes = [BytesMut::new(), BytesMut::new()];
@@ -109,7 +109,7 @@ fn what_the_plugin_sent_is_understood() {
     insta::assert_snapshot!(calls.join("\n"));
 }
 
-/// Every mark is a claim of CPU 0, of two.
+/// Every mark is a claim for CPU 0 of a machine with two CPUs.
 struct OneClaim(watch::Sender<u64>, Mutex<Vec<String>>);
 
 impl Grants for OneClaim {
@@ -167,7 +167,7 @@ fn the_recorded_pod_is_pinned_and_its_neighbour_moved() {
 
 proptest! {
     #[test]
-    fn no_damage_to_what_is_received_makes_it_panic(
+    fn damaged_input_never_causes_a_panic(
         damage in proptest::collection::vec((0..FROM_RUNTIME.len(), any::<u8>()), 1..20),
         length in 0..=FROM_RUNTIME.len(),
     ) {
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn no_payload_makes_a_method_panic(
+    fn no_payload_causes_a_panic(
         method in "Configure|Synchronize|CreateContainer|UpdateContainer|PostCreateContainer|StopContainer|StateChange|x",
         payload in proptest::collection::vec(any::<u8>(), 0..300),
     ) {

@@ -1,10 +1,11 @@
-//! Remembers over restarts which containers are kept to fewer CPUs than they had. IO: a file in the state directory.
+//! Remembers across restarts which containers are restricted to fewer CPUs than they had. IO: a file in the state
+//! directory.
 //!
-//! Without the file, a restarted plugin could not distinguish a container that it moved from one that had few CPUs before,
-//! and would never give back what the container had. The file is written before the runtime is asked for a change. It may
-//! be lost in a reboot: the containers are lost too. The plugin does not wait for a disk that hangs: it must answer NRI
-//! within two seconds, and keeping a container off claimed CPUs matters more than giving them back after a crash at that
-//! very moment.
+//! Without the file, a restarted plugin could not distinguish a container that it moved from one that had few CPUs
+//! before, and would never give back what the container had. The file is written before the runtime is asked for a
+//! change. It may be lost in a reboot, because the containers are lost too. The plugin does not wait for a disk that
+//! hangs: it must answer NRI within two seconds, and keeping containers off claimed CPUs matters more than being able
+//! to give those CPUs back after a crash at that moment.
 
 use std::{
     collections::HashMap,
@@ -35,7 +36,7 @@ struct Content<K> {
 #[derive(Debug)]
 pub(super) struct RememberedFile {
     path: PathBuf,
-    /// The content of the file, or what is being written to it, if that is known.
+    /// The content of the file, or what is being written to it, if known.
     content: Option<String>,
     writer: Option<Writer>,
 }
@@ -45,11 +46,11 @@ pub(super) struct RememberedFile {
 struct Writer {
     contents: Sender<String>,
     results: Receiver<Written>,
-    /// How many contents have no result yet.
+    /// How many writes have no result yet.
     pending: usize,
 }
 
-/// How many contents the thread took, of which it wrote the newest, and the result.
+/// How many contents the thread took, and the result of writing the newest.
 #[derive(Debug)]
 struct Written {
     seen: usize,
@@ -61,12 +62,12 @@ impl RememberedFile {
         Self { path, content: None, writer: None }
     }
 
-    /// What was remembered; nothing if the file cannot be read, because it is only needed to give something back.
+    /// What was remembered. Empty if the file cannot be read: it is only needed to give CPUs back.
     pub fn load(&self) -> HashMap<String, Remembered> {
         let read = || -> io::Result<Content<HashMap<String, Remembered>>> {
             let content: Content<_> = serde_json::from_str(&fs::read_to_string(&self.path)?)?;
             if content.version != VERSION {
-                return Err(io::Error::other(format!("version {} is not known", content.version)));
+                return Err(io::Error::other(format!("unknown version {}", content.version)));
             }
             Ok(content)
         };
@@ -132,11 +133,11 @@ impl Writer {
         Ok(Self { contents, results, pending: 0 })
     }
 
-    /// Has the content written. If the disk hangs, it returns before that: after a while the first time, at once from then
+    /// Has the content written. If the disk hangs, returns early: after a timeout the first time, and at once from then
     /// on.
     fn write(&mut self, content: String) -> io::Result<()> {
         let hung = self.pending > 0;
-        let died = || io::Error::other("the writing thread died");
+        let died = || io::Error::other("the writer thread died");
         self.contents.send(content).map_err(|_| died())?;
         self.pending += 1;
         while self.pending > 0 {
@@ -174,7 +175,7 @@ mod tests {
         Cpuset::of_cpus(cpus.parse().unwrap())
     }
 
-    /// A container on 0-5, kept to a share.
+    /// A container on CPUs 0-5, restricted to a share.
     fn containers(share: Option<&str>) -> Containers {
         let observed = Observed { id: "a".into(), usage: Use::Free, placement: on("0-5") };
         let share = share.map(|share| share.parse().unwrap());
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded_and_forgotten_when_it_is_given_back() {
+    fn saved_placements_are_loaded_and_forgotten_once_given_back() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nri.json");
         let mut file = RememberedFile::new(path.clone());
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_holds_up_nothing_and_gets_the_newest_content_once_it_works_again() {
+    fn a_hanging_disk_blocks_nothing_and_gets_the_newest_content_once_it_works_again() {
         let directory = tempfile::tempdir().unwrap();
         let (path, disk) = (directory.path().join("nri.json"), directory.path().join("nri.json.tmp"));
         // Opening a FIFO for writing hangs until it is opened for reading.

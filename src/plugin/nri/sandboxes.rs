@@ -1,8 +1,8 @@
 //! Attaches devices to pod sandboxes and detaches them, in the order in which the runtime asks. IO: the driver's.
 //!
-//! The work is done one sandbox after the other, beside the other hooks: a driver that is slow holds up no container of
-//! another pod. The runtime drops a plugin that does not answer within 2 s, so work that takes longer is given up, and
-//! the sandbox fails: the kubelet then makes another one.
+//! Sandboxes are handled one at a time, concurrently with the other hooks, so a slow driver does not delay containers
+//! of other pods. The runtime drops a plugin that does not answer within 2 s, so work that takes longer is aborted and
+//! the sandbox fails. The kubelet then creates another one.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -27,22 +27,22 @@ use crate::{
     plugin::grants::Grants,
 };
 
-/// When a call is answered at the latest. The runtime waits for 2 s.
+/// The time limit for answering a call. The runtime waits for 2 s.
 const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
 
-/// How long recovering may take. Sandboxes that are made meanwhile wait, each for as long as the runtime does.
+/// How long recovery may take. Sandboxes created meanwhile wait, each for as long as the runtime does.
 const RECOVER_WITHIN: Duration = Duration::from_secs(10);
 
-/// The pause before a failed recovery is tried again.
+/// The pause before a failed recovery is retried.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What the runtime tells of a sandbox.
+/// What the runtime reports about a sandbox.
 pub(super) const EVENTS: [Event; 3] = [Event::RunPodSandbox, Event::StopPodSandbox, Event::RemovePodSandbox];
 
 /// The answer to the runtime's call on a stream.
 type Answer = (u32, Result<Vec<u8>, Failure>);
 
-/// The sandboxes of one connection, and what is being done to them.
+/// The sandboxes of one connection, and the work on them.
 pub(super) struct Sandboxes {
     attachment: Arc<dyn Attachment>,
     grants: Arc<dyn Grants>,
@@ -52,11 +52,11 @@ pub(super) struct Sandboxes {
     running: Option<(Job, BoxFuture<'static, Result<(), AttachError>>)>,
     /// Answers to calls that needed no work.
     answers: VecDeque<Answer>,
-    /// When to try again to recover.
+    /// When to retry recovery.
     recover_at: Option<Instant>,
 }
 
-/// Something to do, and the call that is answered with its result.
+/// A task, and the call that its result answers.
 struct Job {
     task: Task,
     stream: Option<u32>,
@@ -83,13 +83,13 @@ impl Sandboxes {
         }
     }
 
-    /// Catches up with the sandboxes that the runtime has, in place of all that was known.
+    /// Starts from the sandboxes that the runtime has, discarding earlier knowledge.
     pub fn synchronize(&mut self, pods: impl IntoIterator<Item = PodSandbox>) {
         self.existing = pods.into_iter().map(|pod| (pod.id.clone(), sandbox(pod))).collect();
         self.recover();
     }
 
-    /// Takes a call, if it is about a sandbox: then [`Sandboxes::answer`] returns its answer later.
+    /// Accepts a call if it is about a sandbox. [`Sandboxes::answer`] returns its answer later.
     pub fn take_call(&mut self, stream: u32, method: &str, payload: &Bytes) -> bool {
         let Some((event, pod)) = sandbox_event(method, payload) else { return false };
         let sandbox = sandbox(pod);
@@ -101,7 +101,7 @@ impl Sandboxes {
             }
             Task::Attach(sandbox)
         } else {
-            // Stopped or removed: the plugin may have been away for one of the two.
+            // Handle both Stop and Remove, because the plugin may have missed one of them.
             self.existing.remove(&sandbox.id);
             Task::Detach(sandbox)
         };
@@ -109,7 +109,7 @@ impl Sandboxes {
         true
     }
 
-    /// Does the work, and returns with the next answer. Nothing is lost when the future is dropped.
+    /// Does the work, and returns the next answer. Nothing is lost if the future is dropped.
     pub async fn answer(&mut self) -> Answer {
         loop {
             if let Some(answer) = self.answers.pop_front() {
@@ -158,7 +158,7 @@ impl Sandboxes {
         }
     }
 
-    /// What a task does, with what the claims hold when it begins.
+    /// Runs a task, with what the claims hold when it begins.
     fn work(&self, task: Task) -> BoxFuture<'static, Result<(), AttachError>> {
         let attachment = Arc::clone(&self.attachment);
         let grants = |sandbox: &Sandbox| -> Vec<Grant> { self.grants.of_pod(&sandbox.pod_uid) };
@@ -186,7 +186,7 @@ impl Sandboxes {
         running.chain(waiting).chain(self.recover_at).min()
     }
 
-    /// Gives up what takes too long, and recovers again if it is time.
+    /// Aborts work that takes too long, and retries recovery if it is time.
     fn expire(&mut self, now: Instant) -> Option<Answer> {
         if self.recover_at.take_if(|at| *at <= now).is_some() {
             self.recover();
@@ -197,22 +197,22 @@ impl Sandboxes {
             Some((job, _)) => Some(job),
             None => self.waiting.iter().position(is_late).and_then(|index| self.waiting.remove(index)),
         };
-        self.ended(late?, Err("it took too long and was given up".to_owned()))
+        self.ended(late?, Err("timed out".to_owned()))
     }
 
-    /// Says what became of a job, and cleans up after one that failed.
+    /// Reports the result of a job, and cleans up after a failed one.
     fn ended(&mut self, job: Job, result: Result<(), String>) -> Option<Answer> {
         let result = result.map_err(|problem| {
             let message = match &job.task {
                 Task::Attach(sandbox) => format!(
-                    "cannot attach the devices of pod {}/{}: {problem}; the kubelet will try again",
+                    "cannot attach the devices of pod {}/{}: {problem}; the kubelet retries",
                     sandbox.pod_namespace, sandbox.pod_name
                 ),
                 Task::Detach(sandbox) => format!(
                     "cannot detach the devices of pod {}/{}: {problem}",
                     sandbox.pod_namespace, sandbox.pod_name
                 ),
-                Task::Recover => format!("cannot recover what is attached to pod sandboxes: {problem}; retrying"),
+                Task::Recover => format!("cannot recover the devices attached to pod sandboxes: {problem}; retrying"),
             };
             tracing::warn!("{message}");
             Failure::new(Code::FailedPrecondition, message)
@@ -220,7 +220,7 @@ impl Sandboxes {
 
         if result.is_err() {
             match job.task {
-                // The runtime says nothing more about a sandbox that failed.
+                // The runtime sends no further events for a sandbox that failed.
                 Task::Attach(sandbox) => {
                     self.existing.remove(&sandbox.id);
                     let deadline = Instant::now() + ANSWER_WITHIN;
@@ -234,7 +234,8 @@ impl Sandboxes {
     }
 }
 
-/// Which event of a sandbox a call is, with the sandbox's pod. Runtimes before NRI 0.12 have one method for all events.
+/// The sandbox event that a call reports, with the sandbox's pod. Runtimes before NRI 0.12 have one method for all
+/// events.
 fn sandbox_event(method: &str, payload: &Bytes) -> Option<(Event, PodSandbox)> {
     let (event, pod) = match method {
         "RunPodSandbox" => (Event::RunPodSandbox, ContainerEvent::decode(payload.clone()).ok()?.pod),
@@ -258,7 +259,7 @@ fn sandbox(pod: PodSandbox) -> Sandbox {
         pod_namespace: pod.namespace,
         pod_name: pod.name,
         network_namespace: network.map(|network| network.path.into()).filter(|path: &std::path::PathBuf| {
-            // The host's has no path.
+            // The host's network namespace has no path.
             !path.as_os_str().is_empty()
         }),
     }

@@ -29,25 +29,28 @@ use crate::{
 /// The NRI version that the messages are written for.
 const NRI_VERSION: &str = "v0.12.3";
 
-/// This plugin's place among the plugins: late, so that it sees what the others change at a creation.
+/// This plugin's position among the NRI plugins: late, so that it sees what the others change when a container is
+/// created.
 const PLUGIN_INDEX: &str = "90";
 
-/// From connecting to the end of Synchronize. The runtime lets plugins in one at a time, each with its own timeouts.
+/// The time limit from connecting to the end of Synchronize. The runtime admits plugins one at a time, each with its
+/// own timeouts.
 const SYNCHRONIZE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The runtime changes one container after the other (some 30 ms each), and nothing else of NRI meanwhile.
+/// The time limit for UpdateContainers. The runtime changes one container after the other (about 30 ms each) and
+/// handles nothing else of NRI meanwhile.
 const UPDATE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// How many containers are changed in one call. Few, because the runtime creates no container in the meantime.
 const BATCH: usize = 16;
 
-/// How long containers wait to get back CPUs that are no longer claimed: the next claim often takes them again.
+/// How long containers wait to get back CPUs that are no longer claimed, because the next claim often takes them again.
 const WIDEN_AFTER: Duration = Duration::from_secs(1);
 
 /// The pause before a container that could not be changed is retried.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The timer while only events are waited for.
+/// The timer while the session only waits for events.
 const IDLE: Duration = Duration::from_hours(1);
 
 /// Why a session ended.
@@ -55,10 +58,10 @@ const IDLE: Duration = Duration::from_hours(1);
 pub(super) enum SessionError {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    #[error("the runtime refused the plugin: {0}")]
+    #[error("the runtime rejected the plugin: {0}")]
     Refused(String),
     #[error(
-        "the runtime did not configure and synchronise the plugin within {SYNCHRONIZE_TIMEOUT:?}: containerd lets no plugin in while it stops a container, which may take as long as the pod's grace period"
+        "the runtime did not configure and synchronise the plugin within {SYNCHRONIZE_TIMEOUT:?}: containerd admits no plugin while it is stopping a container, which can take as long as the pod's grace period"
     )]
     NotSynchronized,
     #[error("the runtime did not answer UpdateContainers within {UPDATE_TIMEOUT:?}")]
@@ -111,7 +114,7 @@ pub(super) async fn serve(
             session.report();
         }
 
-        // One timer: for the end of what must not take longer, or for the next thing to do.
+        // A single timer, for whichever comes first: a deadline, or the next task.
         let (timer, expired) = match &session.in_flight {
             _ if !synchronized => (deadline, Some(SessionError::NotSynchronized)),
             Some(in_flight) => (in_flight.deadline, Some(SessionError::NotUpdated)),
@@ -149,7 +152,7 @@ pub(super) async fn serve(
     }
 }
 
-/// The next answer about a pod sandbox; never, for a driver that attaches nothing.
+/// The next answer about a pod sandbox. Pending forever for a driver that attaches nothing.
 async fn sandbox_answer(sandboxes: &mut Option<Sandboxes>) -> (u32, Result<Vec<u8>, Failure>) {
     match sandboxes {
         Some(sandboxes) => sandboxes.answer().await,
@@ -165,17 +168,17 @@ struct Session<'a> {
     hooks: Hooks,
     /// Only for a driver that attaches devices to pod sandboxes.
     sandboxes: Option<Sandboxes>,
-    /// The number of the state of the claims that containers are being brought to.
+    /// The number of the claims' state that is being applied to the containers.
     state: u64,
-    /// The call that the runtime has not answered yet. There is one at a time: changes that come meanwhile are made together.
+    /// The call that the runtime has not answered yet. There is at most one; later changes are batched into the next.
     in_flight: Option<InFlight>,
     retry_at: Option<Instant>,
-    /// When to change the containers that are only given more, if there are any.
+    /// When to change the containers that only get more, if there are any.
     widen_at: Option<Instant>,
     last_failure: String,
     /// Whether nothing is left for containers without a claim.
     all_claimed: bool,
-    /// How many containers without a claim something else keeps on claimed CPUs.
+    /// How many containers without a claim another component keeps on claimed CPUs.
     overlapping: usize,
 }
 
@@ -195,7 +198,7 @@ impl Session<'_> {
         }
 
         if let "Synchronize" | "CreateContainer" = method {
-            // Its claim may have been prepared after the last change that was seen.
+            // The claim may have been prepared after the last change that this session saw.
             self.refresh();
         }
         let answer = self.hooks.answer(service, method, payload);
@@ -214,7 +217,7 @@ impl Session<'_> {
         Some(answer)
     }
 
-    /// Takes over what is claimed now.
+    /// Applies the current claims.
     fn refresh(&mut self) {
         let moves = self.hooks.refresh(online(&self.settings.host_root));
 
@@ -286,7 +289,7 @@ impl Session<'_> {
         let Some(containers) = &self.hooks.containers else { return };
         let last = self.status.borrow().clone();
 
-        // A call in flight may give a container something that it must not have any more.
+        // A call in flight may give a container something that it must no longer have.
         let settled = last.applied != self.state && self.in_flight.is_none() && containers.settled();
         if settled {
             self.remembered.save(containers);
@@ -319,7 +322,7 @@ impl Session<'_> {
     }
 }
 
-/// What an earlier run remembered of containers.
+/// What an earlier run remembered about containers.
 fn remembered_before(settings: &Settings) -> std::collections::HashMap<String, super::containers::Remembered> {
     RememberedFile::new(settings.state_dir.join("nri.json")).load()
 }

@@ -1,7 +1,8 @@
 //! Unary calls of ttrpc in both directions: message headers, requests and responses. Pure.
 //!
-//! A message is 4 bytes of length, 4 of stream, both big-endian, one of type and one of flags, then the encoded request
-//! or response. The caller numbers its streams with ascending odd numbers; the answer has the number of the question.
+//! A message is a 4-byte length and a 4-byte stream number, both big-endian, a type byte and a flags byte, then the
+//! encoded request or response. The caller numbers its streams with ascending odd numbers; an answer has the number of
+//! its call.
 
 use prost::{
     Message as _,
@@ -19,7 +20,7 @@ pub(super) const MAX_PAYLOAD: usize = 4 << 20;
 const REQUEST: u8 = 1;
 const RESPONSE: u8 = 2;
 
-/// A gRPC status code that is used here.
+/// The gRPC status codes that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     InvalidArgument = 3,
@@ -27,7 +28,7 @@ pub(super) enum Code {
     Unimplemented = 12,
 }
 
-/// A call that failed: what one side answers to the other.
+/// The answer to a call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     /// A gRPC status code.
@@ -56,16 +57,16 @@ pub(super) enum Incoming {
 pub enum TtrpcError {
     /// The header announces more than ttrpc allows.
     #[error(
-        "got a message of {0} bytes, but at most {MAX_PAYLOAD} are allowed: the process at the socket does not speak ttrpc"
+        "received a message of {0} bytes, but the limit is {MAX_PAYLOAD}: the process at the socket does not speak ttrpc"
     )]
     TooLongToRead(u32),
     /// A message of this plugin is too long.
-    #[error("cannot send a message of {0} bytes: ttrpc allows {MAX_PAYLOAD}")]
+    #[error("cannot send a message of {0} bytes: the limit of ttrpc is {MAX_PAYLOAD}")]
     TooLongToSend(usize),
     /// The envelope cannot be decoded.
     #[error("cannot decode the {envelope} on stream {stream}: {source}")]
     Envelope {
-        /// Which of the two.
+        /// Whether it is a request or a response.
         envelope: &'static str,
         /// Which call.
         stream: u32,

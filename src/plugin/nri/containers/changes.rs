@@ -1,4 +1,4 @@
-//! What the runtime is asked to change, in which order, and what its answers mean. Pure.
+//! Decides what to ask the runtime to change and in which order, and interprets its answers. Pure.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::{
 use crate::plugin::nri::cpuset::Cpuset;
 
 impl Containers {
-    /// The next changes to ask the runtime for, at most `limit`. Those of claims come first. Those that only give a
-    /// container more come last, and only if it is time to `widen`.
+    /// The next changes to ask the runtime for, at most `limit`. Containers with claims come first. Changes that only
+    /// give a container more come last, and only if `widen` is set.
     pub fn next_changes(&mut self, limit: usize, widen: bool) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         while changes.len() < limit {
@@ -21,7 +21,8 @@ impl Containers {
             }
             let Some(known) = self.by_id.get(&id) else { continue };
 
-            // One that failed together with others goes out alone, in the next call if this one has changes already.
+            // A change that failed together with others is sent alone, in the next call if this one already has
+            // changes.
             let alone = known.attempts == Attempts::Alone;
             if alone && !changes.is_empty() {
                 self.urgent.push_front(id);
@@ -40,7 +41,7 @@ impl Containers {
         changes
     }
 
-    /// All changes that take something away and that the runtime has not confirmed, of containers other than `except`.
+    /// All unconfirmed changes that take something away from containers other than `except`.
     pub fn outstanding(&self, except: &str) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         for (id, known) in &self.by_id {
@@ -56,7 +57,7 @@ impl Containers {
     pub fn confirm(&mut self, changes: &[Change]) {
         for Change { id, placement } in changes {
             let Some(known) = self.by_id.get_mut(id) else { continue };
-            // Something newer was asked for since: this answer says nothing about it.
+            // A newer change was requested since, which this answer does not cover.
             if known.asked.take_if(|asked| Arc::ptr_eq(asked, placement)).is_none() {
                 continue;
             }
@@ -71,14 +72,14 @@ impl Containers {
             if self.is_due(id) {
                 self.enqueue(id);
             } else if self.share.is_none() {
-                // It has back what it had. From here on it counts as never touched.
+                // It has its previous placement back and is treated as untouched from now on.
                 self.release(id);
             }
         }
     }
 
-    /// The runtime failed to make some of these changes; it does not say which. True if that is known now, because it
-    /// was only one.
+    /// The runtime failed to make some of these changes, but does not say which. Returns true if the failed one is
+    /// known, because it was the only one.
     pub fn fail(&mut self, changes: &[Change]) -> bool {
         let alone = changes.len() == 1;
         for Change { id, .. } in changes {
@@ -91,7 +92,7 @@ impl Containers {
         alone
     }
 
-    /// Forgets which changes failed, so that they are made again.
+    /// Forgets which changes failed, so that they are retried.
     pub fn retry(&mut self) {
         for known in self.by_id.values_mut() {
             known.attempts = Attempts::WithOthers;
@@ -99,12 +100,12 @@ impl Containers {
         self.requeue();
     }
 
-    /// Whether some containers only wait to be given more.
+    /// Whether some containers are only waiting to get more.
     pub fn widens_later(&self) -> bool {
         !self.widening.is_empty()
     }
 
-    /// Queues all containers that lack something, those with claims first.
+    /// Queues all containers that must be changed, those with claims first.
     pub(super) fn requeue(&mut self) {
         let due = self.by_id.iter().filter(|(_, known)| known.updatable && self.is_lacking(known));
         let (widening, urgent): (Vec<_>, Vec<_>) = due.partition(|(_, known)| self.only_widens(known));
@@ -115,7 +116,7 @@ impl Containers {
         self.urgent = urgent;
     }
 
-    /// Queues one container, if it lacks something.
+    /// Queues one container if it must be changed.
     pub(super) fn enqueue(&mut self, id: &str) {
         if self.is_due(id) {
             let widens = self.by_id.get(id).is_some_and(|known| self.only_widens(known));
@@ -136,13 +137,13 @@ impl Containers {
         known.usage == Use::Free && (wanted.is_empty() || (!has.is_empty() && has.is_subset(wanted)))
     }
 
-    /// Whether a container is to be changed now.
+    /// Whether a container must be changed now.
     fn is_due(&self, id: &str) -> bool {
         let due = |known: &Known| known.updatable && known.attempts != Attempts::Failed && self.is_lacking(known);
         self.by_id.get(id).is_some_and(due)
     }
 
-    /// What a container has once it has what it should. If that is the same as for `last`, it is kept once.
+    /// What a container has once it is correct. Shares the copy in `last` if that is the same.
     fn target(&self, known: &Known, last: Option<&Change>) -> Arc<Cpuset> {
         let target = known.has.after(self.wanted(known));
         match last {

@@ -1,4 +1,4 @@
-//! What is known of one container, and what is said about it. Pure.
+//! What is known about one container. Pure.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::{cpuset::CpuSet, plugin::nri::cpuset::Cpuset};
 
-/// What a container is to this driver.
+/// How this driver treats a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::plugin::nri) enum Use {
-    /// It uses claims, and gets this. What is empty in it is not for this plugin to set.
+    /// It uses claims and gets this placement. This plugin does not set fields that are empty in it.
     Claim(Cpuset),
-    /// It uses no claim, or runs with the mark of one that it may not use. Only its CPUs are ever restricted.
+    /// It uses no claim, or runs with the mark of a claim that it must not use. Only its CPUs are ever restricted.
     Free,
 }
 
 impl Use {
-    /// The part of a placement that is for this plugin to set. The rest belongs to the kubelet or to another plugin, and
-    /// is neither remembered nor written: an update that repeats it would undo what its owner changed since.
+    /// The part of a placement that this plugin sets. The rest belongs to the kubelet or another plugin. It is neither
+    /// remembered nor written, because an update that repeated it would undo later changes by its owner.
     pub fn own(&self, placement: Cpuset) -> Cpuset {
         let own = |set: CpuSet, is_own: bool| if is_own { set } else { CpuSet::new() };
         let (cpus, memory_nodes) = match self {
@@ -28,7 +28,7 @@ impl Use {
     }
 }
 
-/// A container that the runtime has, as it reports it at synchronisation.
+/// A container as the runtime reports it at synchronisation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::plugin::nri) struct Observed {
     pub id: String,
@@ -36,12 +36,12 @@ pub(in crate::plugin::nri) struct Observed {
     pub placement: Cpuset,
 }
 
-/// What is remembered, over restarts, of a container that is kept to less than it had.
+/// What is remembered across restarts about a container that is restricted to less than it had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::plugin::nri) struct Remembered {
     /// What it had before.
     pub before: Cpuset,
-    /// What it may have been given since. If it has anything else, it got that from something else.
+    /// What this plugin may have given it since. If it has anything else, another component set it.
     pub given: Vec<Cpuset>,
 }
 
@@ -52,28 +52,28 @@ pub(in crate::plugin::nri) struct Change {
     pub placement: Arc<Cpuset>,
 }
 
-/// What is known of a container.
+/// What is known about a container.
 #[derive(Debug)]
 pub(super) struct Known {
     pub usage: Use,
     /// What it would have without this plugin.
     pub before: Arc<Cpuset>,
-    /// What it has now, as far as the runtime has confirmed.
+    /// What it has now, as confirmed by the runtime.
     pub has: Arc<Cpuset>,
-    /// What the runtime was asked to give it and has not confirmed.
+    /// What the runtime was asked to give it but has not confirmed.
     pub asked: Option<Arc<Cpuset>>,
-    /// The runtime can find it. Before that, an update of it would be lost without an error.
+    /// Whether the runtime can find it. Until then, an update of it would be lost without an error.
     pub updatable: bool,
     /// Whether it runs.
     pub start: Start,
-    /// Give it its placement even if it seems to have it.
+    /// Whether to set its placement even if it seems to have it.
     pub reassert: bool,
     /// How to try the next change.
     pub attempts: Attempts,
 }
 
 impl Known {
-    /// A container that has `has`, and that the runtime cannot find yet.
+    /// A container with the placement `has` that the runtime cannot find yet.
     pub fn new(usage: Use, has: Arc<Cpuset>) -> Self {
         Self {
             usage,
@@ -88,13 +88,13 @@ impl Known {
     }
 }
 
-/// Whether the runtime has reported that a container runs. Until then it may be starting: an update then changes the
-/// container's spec, but perhaps not the process, which may have been made from the old one.
+/// Whether the runtime has reported that a container runs. Until then it may be starting, and an update changes the
+/// container's spec but perhaps not the process, which may have been created from the old spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// Not yet, or it ran before this plugin connected: then the runtime never will.
+    /// Not reported. If it already ran when this plugin connected, the runtime never reports it.
     Unreported,
-    /// Not yet, and the container was changed: the change is made again once it runs.
+    /// Not reported, and the container was changed. The change is repeated once it runs.
     Changed,
     /// It runs.
     Reported,
@@ -105,8 +105,8 @@ pub(super) enum Start {
 pub(super) enum Attempts {
     /// Together with others in one call.
     WithOthers,
-    /// In a call of its own: one with others failed.
+    /// In a separate call, because a call with others failed.
     Alone,
-    /// Not until the next retry: the call of its own failed too.
+    /// Not until the next retry, because the separate call failed too.
     Failed,
 }

@@ -18,12 +18,12 @@ fn claims(id: &str, grant: &str, cpus: &str) -> Observed {
     Observed { id: id.into(), usage: Use::Claim(on(grant)), placement: on(cpus) }
 }
 
-/// A host of CPUs 0-7, with others kept to `share`, or free.
+/// A host with CPUs 0-7, with other containers restricted to `share`, or unrestricted.
 fn host(observed: Vec<Observed>, share: Option<&str>) -> Containers {
     Containers::synchronize(observed, &HashMap::new(), share.map(cpus), cpus("0-7"))
 }
 
-/// The next changes, as `id cpus`, without an answer to them.
+/// The next changes, as `id cpus`, without answering them.
 fn ask(containers: &mut Containers) -> (Vec<Change>, Vec<String>) {
     let changes = containers.next_changes(100, true);
     let text = changes.iter().map(|change| format!("{} {}", change.id, change.placement.cpus)).collect();
@@ -46,7 +46,7 @@ fn settle(containers: &mut Containers) -> Vec<String> {
     all
 }
 
-/// What a later plugin reads.
+/// What a plugin that starts later reads.
 fn remembered(containers: &Containers) -> HashMap<String, Remembered> {
     containers.to_remember().map(|(id, remembered)| (id.to_owned(), remembered)).collect()
 }
@@ -64,7 +64,7 @@ fn with_no_claims_no_container_is_touched() {
 }
 
 #[test]
-fn others_are_kept_off_and_given_back_and_then_left_alone() {
+fn other_containers_are_moved_off_claimed_cpus_then_get_them_back_and_are_left_alone() {
     let mut containers = host(vec![free("a", ""), free("b", "2-3"), claims("c", "0-1", "")], None);
     assert_eq!(settle(&mut containers), ["c 0-1"]);
     containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
@@ -124,7 +124,7 @@ fn a_container_is_not_updated_before_the_runtime_can_find_it() {
 }
 
 #[test]
-fn a_change_made_while_a_container_started_is_made_again_once_it_runs() {
+fn a_change_made_while_a_container_started_is_repeated_once_it_runs() {
     let mut containers = host(vec![claims("c", "0-1", ""), free("f", "")], Some("2-7"));
     assert_eq!(settle(&mut containers), ["c 0-1", "f 2-7"]);
     containers.started("c");
@@ -169,7 +169,7 @@ fn an_update_by_another_component_is_what_a_container_without_a_claim_gets_back(
 }
 
 #[test]
-fn what_another_plugin_of_the_runtime_did_at_a_creation_is_left_alone() {
+fn what_another_nri_plugin_set_at_creation_is_left_alone() {
     let mut containers = host(vec![], None);
     assert_eq!(containers.create("a", Use::Free, on("")), None);
     containers.observe("a", Some(on("1")));
@@ -191,7 +191,7 @@ fn claims_are_pinned_again_at_synchronisation_and_before_others_are_moved() {
 }
 
 #[test]
-fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
+fn a_restarted_plugin_gives_back_what_its_predecessor_took() {
     let mut before = host(vec![free("a", ""), free("b", "0-3")], Some("2-7"));
     settle(&mut before);
     let found = || vec![free("a", "2-7"), free("b", "2-3")];
@@ -202,7 +202,7 @@ fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
 }
 
 #[test]
-fn what_another_component_did_while_the_plugin_was_away_is_not_undone() {
+fn what_another_component_changed_while_the_plugin_was_away_is_not_undone() {
     let mut before = host(vec![free("a", "")], Some("2-7"));
     settle(&mut before);
     let mut after = Containers::synchronize([free("a", "5")], &remembered(&before), None, cpus("0-7"));
@@ -215,7 +215,7 @@ fn a_change_is_remembered_before_the_runtime_is_asked_for_it() {
     let remembered_before = remembered(&before);
     ask(&mut before);
     for remembered in [remembered_before, remembered(&before)] {
-        // The plugin dies; the runtime did it all the same, or did not.
+        // The plugin dies. The runtime may or may not have made the change.
         for found in ["2-7", ""] {
             let mut after = Containers::synchronize([free("a", found)], &remembered, None, cpus("0-7"));
             assert_eq!(settle(&mut after), if found.is_empty() { vec![] } else { vec!["a 0-7"] });
@@ -224,7 +224,7 @@ fn a_change_is_remembered_before_the_runtime_is_asked_for_it() {
 }
 
 #[test]
-fn changes_that_fail_together_are_tried_one_by_one_and_the_culprit_later() {
+fn changes_that_fail_together_are_retried_one_by_one_and_the_culprit_later() {
     let mut containers = host(vec![free("a", ""), free("b", "")], Some("2-7"));
     let (both, _) = ask(&mut containers);
     assert_eq!(both.len(), 2);
@@ -248,7 +248,7 @@ fn changes_that_fail_together_are_tried_one_by_one_and_the_culprit_later() {
 }
 
 #[test]
-fn an_answer_to_an_overtaken_change_does_not_confirm_the_latest() {
+fn an_answer_to_an_outdated_change_does_not_confirm_the_latest() {
     let mut containers = host(vec![free("a", "")], Some("2-7"));
     let (old, _) = ask(&mut containers);
     containers.keep_others_to(None, cpus("0-7"));
@@ -264,7 +264,7 @@ fn an_answer_to_an_overtaken_change_does_not_confirm_the_latest() {
 }
 
 #[test]
-fn if_no_cpu_is_left_others_run_anywhere() {
+fn if_no_cpu_is_left_other_containers_run_anywhere() {
     let mut containers = host(vec![free("a", ""), free("b", "")], Some("4-7"));
     settle(&mut containers);
     containers.keep_others_to(Some(cpus("")), cpus("0-7"));
@@ -272,7 +272,7 @@ fn if_no_cpu_is_left_others_run_anywhere() {
 }
 
 #[test]
-fn memory_nodes_are_only_set_for_claims_that_bring_them() {
+fn memory_nodes_are_set_only_for_claims_that_provide_them() {
     let at = |cpus: &str, memory_nodes: &str| Cpuset { memory_nodes: memory_nodes.parse().unwrap(), ..on(cpus) };
     let observed = [
         Observed { placement: at("", "0"), ..free("free", "") },
@@ -290,7 +290,7 @@ fn memory_nodes_are_only_set_for_claims_that_bring_them() {
     );
     containers.confirm(&changes);
 
-    // What others do to memory nodes is not undone, neither at once nor with the next change.
+    // Changes that others make to memory nodes are not undone, neither at once nor with the next change.
     for id in ["cpus", "free"] {
         assert_eq!(containers.update(id, at("", "1")), None);
         containers.observe(id, Some(at(if id == "cpus" { "1" } else { "3-7" }, "1")));

@@ -1,4 +1,4 @@
-//! Sandboxes come and go, over a scripted attachment. Time is paused: it moves on when there is nothing to do.
+//! Sandboxes come and go, over a scripted attachment. Time is paused and advances only when all tasks are idle.
 
 use std::sync::atomic::Ordering;
 
@@ -63,13 +63,13 @@ async fn answer(sandboxes: &mut Sandboxes) -> (u32, String) {
     (stream, result.err().map(|failure| failure.message).unwrap_or_default())
 }
 
-/// Lets the sandboxes work for a while in which there is no answer.
+/// Lets the sandboxes work for a while, without an answer.
 async fn work_for(sandboxes: &mut Sandboxes, time: Duration) {
     assert!(timeout(time, sandboxes.answer()).await.is_err(), "an answer to nothing");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_pods_claims_hold_is_attached_and_detached_before_the_runtime_is_answered() {
+async fn a_pods_devices_are_attached_and_detached_before_the_runtime_is_answered() {
     let (mut sandboxes, attachment) = sandboxes();
     call(&mut sandboxes, 1, "RunPodSandbox", "claims");
     assert_eq!(answer(&mut sandboxes).await, (1, String::new()));
@@ -91,12 +91,11 @@ async fn a_pod_without_a_claim_waits_for_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_attached_fails_its_sandbox_with_the_reason_and_is_cleaned_up() {
+async fn a_failed_attachment_fails_its_sandbox_with_the_reason_and_is_cleaned_up() {
     let (mut sandboxes, attachment) = sandboxes();
     attachment.fails.store(true, Ordering::Relaxed);
     call(&mut sandboxes, 1, "RunPodSandbox", "claims");
-    let message =
-        "cannot attach the devices of pod shop/claims: cannot move eth9: no such link; the kubelet will try again";
+    let message = "cannot attach the devices of pod shop/claims: cannot move eth9: no such link; the kubelet retries";
     assert_eq!(answer(&mut sandboxes).await, (1, message.to_owned()));
     work_for(&mut sandboxes, Duration::from_millis(1)).await;
     assert_eq!(attachment.calls(), ["attach claims 1", "detach claims 1"]);
@@ -119,14 +118,14 @@ async fn every_call_is_answered_before_the_runtime_drops_the_plugin() {
     for (stream, name) in [(1, "claims-a"), (3, "claims-b")] {
         let (answered, message) = answer(&mut sandboxes).await;
         assert_eq!(answered, stream);
-        assert!(message.contains(&format!("pod shop/{name}: it took too long")), "{message}");
+        assert!(message.contains(&format!("pod shop/{name}: timed out")), "{message}");
     }
     let took = start.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn sandboxes_are_worked_on_in_the_order_of_the_calls_one_at_a_time() {
+async fn sandboxes_are_handled_one_at_a_time_in_the_order_of_the_calls() {
     let (mut sandboxes, attachment) = sandboxes();
     sandboxes.synchronize([pod("claims-old", "shop"), pod("other", "shop")]);
     call(&mut sandboxes, 1, "RunPodSandbox", "claims-a");
@@ -139,7 +138,7 @@ async fn sandboxes_are_worked_on_in_the_order_of_the_calls_one_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recovery_that_fails_is_tried_again_with_the_sandboxes_of_then() {
+async fn a_failed_recovery_is_retried_with_the_current_sandboxes() {
     let (mut sandboxes, attachment) = sandboxes();
     attachment.fails.store(true, Ordering::Relaxed);
     sandboxes.synchronize([pod("claims-a", "shop"), pod("other", "shop")]);
@@ -160,7 +159,7 @@ async fn a_recovery_that_fails_is_tried_again_with_the_sandboxes_of_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recovery_that_hangs_is_given_up_and_tried_again() {
+async fn a_recovery_that_hangs_is_aborted_and_retried() {
     let (mut sandboxes, attachment) = sandboxes();
     attachment.hangs.store(true, Ordering::Relaxed);
     sandboxes.synchronize([]);
@@ -169,7 +168,7 @@ async fn a_recovery_that_hangs_is_given_up_and_tried_again() {
 }
 
 #[test]
-fn events_of_runtimes_with_one_method_for_all_of_them_are_understood() {
+fn events_of_runtimes_with_a_single_method_for_events_are_understood() {
     let change =
         |event: Event| StateChangeEvent { event: event.into(), pod: Some(pod("claims", "shop")), container: None };
     for event in EVENTS {
@@ -181,7 +180,7 @@ fn events_of_runtimes_with_one_method_for_all_of_them_are_understood() {
 }
 
 #[test]
-fn a_sandbox_has_the_network_namespace_that_the_runtime_made_for_it_and_not_the_hosts() {
+fn a_sandbox_has_its_own_network_namespace_and_not_the_hosts() {
     let namespace = |kind: &str, path: &str| LinuxNamespace { r#type: kind.into(), path: path.into() };
     let network = |namespaces: Vec<LinuxNamespace>| {
         let linux = Some(LinuxPodSandbox { namespaces });

@@ -30,7 +30,7 @@ struct FakeGrants {
     attachment: Option<Arc<dyn Attachment>>,
     state: Mutex<(BTreeMap<String, Grant>, Option<Grant>)>,
     changes: watch::Sender<u64>,
-    /// CPUs that cannot be used now.
+    /// CPUs that cannot be used at the moment.
     unusable: Mutex<CpuSet>,
 }
 
@@ -43,7 +43,7 @@ impl FakeGrants {
         self.state.lock().unwrap()
     }
 
-    /// Claims and what is left change; the number of the new state.
+    /// Changes the claims and the remainder. Returns the number of the new state.
     fn set(&self, claims: &[(&str, &str)], remainder: Option<&str>) -> u64 {
         *self.state() =
             (claims.iter().map(|(token, cpus)| ((*token).into(), grant(cpus))).collect(), remainder.map(grant));
@@ -169,7 +169,7 @@ impl Node {
 }
 
 #[tokio::test]
-async fn without_claims_the_runtime_is_asked_for_nothing() {
+async fn without_claims_no_changes_are_requested() {
     let mut node = Node::start(&[], None);
     let mut plugin = node.connect(&[("a", "", ""), ("b", "", "2-3")]).await;
     assert_eq!(plugin.create(pod("pod", "default"), container("c", "pod", "", "")).await, Ok((String::new(), vec![])));
@@ -250,7 +250,7 @@ async fn a_container_is_refused_while_what_its_claim_holds_cannot_be_used() {
     assert_eq!(
         refused.message,
         "container \"name-c\" of pod shop/web: CPUs are offline: bring them online, or delete the pod so that it is \
-         scheduled again"
+         rescheduled"
     );
     let created = plugin.create(pod("pod", "default"), container("d", "pod", "TOKEN=y", "")).await.unwrap();
     assert_eq!(created.0, "4", "this one can be used");
@@ -280,7 +280,7 @@ async fn the_status_says_that_every_cpu_was_claimed_already() {
 }
 
 #[tokio::test]
-async fn a_claim_that_brings_nothing_is_refused_rather_than_run_anywhere() {
+async fn a_container_whose_claim_provides_nothing_is_refused() {
     let mut node = Node::start(&[("x", "")], None);
     let mut plugin = node.connect(&[]).await;
     let refused = plugin.create(pod("web", "shop"), container("b", "web", "TOKEN=x", "")).await.unwrap_err();
@@ -288,7 +288,7 @@ async fn a_claim_that_brings_nothing_is_refused_rather_than_run_anywhere() {
 }
 
 #[tokio::test]
-async fn limits_of_a_claim_are_set_when_its_container_is_created_also_where_nothing_is_pinned() {
+async fn limits_of_a_claim_are_set_when_its_container_is_created_even_without_pinning() {
     let limited = Grant {
         memory_limit: Some(1 << 30),
         huge_page_limits: [("2MB".to_owned(), 64 << 20)].into(),
@@ -324,7 +324,7 @@ async fn a_driver_that_pins_nothing_leaves_every_container_alone() {
 }
 
 #[tokio::test]
-async fn memory_nodes_are_left_to_another_drivers_claim_that_brings_them() {
+async fn memory_nodes_are_left_to_another_drivers_claim_that_provides_them() {
     let mut node = Node::start(&[], None);
     let cpus = Grant { cpus: "1".parse().unwrap(), memory_nodes: "0".parse().unwrap(), ..Grant::default() };
     *node.grants.state() = ([("x".to_owned(), cpus)].into(), None);
@@ -339,7 +339,7 @@ async fn memory_nodes_are_left_to_another_drivers_claim_that_brings_them() {
 }
 
 #[tokio::test]
-async fn a_driver_of_memory_alone_leaves_cpus_and_other_containers_alone() {
+async fn a_memory_driver_leaves_cpus_and_other_containers_alone() {
     let mut node = Node::start_with(Pinning::MemoryNodes, &[], None);
     let memory = Grant { memory_nodes: "1".parse().unwrap(), ..Grant::default() };
     *node.grants.state() = ([("x".to_owned(), memory)].into(), None);
@@ -353,7 +353,7 @@ async fn a_driver_of_memory_alone_leaves_cpus_and_other_containers_alone() {
 }
 
 #[tokio::test]
-async fn when_the_last_claim_goes_others_get_everything_back_once() {
+async fn when_the_last_claim_goes_other_containers_get_everything_back_once() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", ""), ("b", "TOKEN=x", "0-1")]).await;
     assert_eq!(plugin.makes().await, ["b 0-1", "a 2-7"]);
@@ -422,7 +422,7 @@ async fn after_a_restart_of_the_runtime_the_plugin_reconnects_and_moves_its_cont
 }
 
 #[tokio::test]
-async fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
+async fn a_restarted_plugin_gives_back_what_its_predecessor_took() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", "")]).await;
     plugin.makes().await;
@@ -435,7 +435,7 @@ async fn a_restarted_plugin_gives_back_what_the_one_before_it_took() {
 }
 
 #[tokio::test]
-async fn a_synchronisation_in_parts_is_understood_in_whichever_part_the_pod_comes() {
+async fn a_synchronisation_in_parts_is_understood_whichever_part_has_the_pod() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.runtime.plugin().await;
     let first = plugin.synchronize(vec![], vec![container("b", "pod", "TOKEN=x", "")], true).await;
@@ -448,7 +448,7 @@ async fn a_synchronisation_in_parts_is_understood_in_whichever_part_the_pod_come
 }
 
 #[tokio::test]
-async fn a_container_that_cannot_be_moved_is_reported_and_holds_up_no_other() {
+async fn a_container_that_cannot_be_moved_is_reported_and_blocks_no_other() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", ""), ("b", "", "")]).await;
     let failure = || Err(Failure::new(Code::FailedPrecondition, "NRI update of some containers failed"));
@@ -494,7 +494,7 @@ async fn the_reason_is_reported_if_the_runtime_refuses_the_plugin() {
     let refusal = super::super::mux::frame(super::super::mux::Lane::Runtime, &refusal.unwrap());
     tokio::io::AsyncWriteExt::write_all(&mut socket, &refusal).await.unwrap();
     let problem = node.reports(|status| status.problem.is_some()).await.problem.unwrap();
-    assert_eq!(problem, "the runtime refused the plugin: invalid plugin name");
+    assert_eq!(problem, "the runtime rejected the plugin: invalid plugin name");
 }
 
 #[tokio::test]
@@ -526,7 +526,7 @@ fn is_subscribed(plugin: &FakePlugin, event: Event) -> bool {
 }
 
 #[tokio::test]
-async fn the_runtime_is_asked_to_tell_of_pod_sandboxes_only_if_something_is_attached_to_them() {
+async fn the_plugin_subscribes_to_pod_sandboxes_only_if_something_is_attached_to_them() {
     let of_containers = [
         Event::CreateContainer,
         Event::PostCreateContainer,
@@ -547,7 +547,7 @@ async fn the_runtime_is_asked_to_tell_of_pod_sandboxes_only_if_something_is_atta
 }
 
 #[tokio::test]
-async fn a_slow_attachment_holds_up_no_other_hook_and_fails_its_own_sandbox_in_time() {
+async fn a_slow_attachment_delays_no_other_hook_and_fails_its_own_sandbox_in_time() {
     let attachment = FakeAttachment::new();
     let mut node = Node::start_attaching(Pinning::Cpus, Some(Arc::clone(&attachment) as _), &[("x", "1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", "")]).await;
@@ -557,21 +557,21 @@ async fn a_slow_attachment_holds_up_no_other_hook_and_fails_its_own_sandbox_in_t
     let sandbox = ContainerEvent { pod: Some(pod("web", "shop")), container: None };
     let running = plugin.begin("RunPodSandbox", &sandbox).await;
 
-    // The runtime's other calls are answered, and the plugin's own go on.
+    // The runtime's other calls are answered, and the plugin's own calls continue.
     let created = plugin.create(pod("pod", "default"), container("b", "pod", "TOKEN=x", "")).await;
     assert_eq!(created, Ok(("1".to_owned(), vec![])));
     node.grants.set(&[("x", "1")], Some("3-7"));
     assert_eq!(plugin.makes().await, ["a 3-7"]);
 
     let refused = plugin.end::<Empty>(running).await.unwrap_err();
-    assert!(refused.message.contains("pod shop/web: it took too long"), "{refused:?}");
+    assert!(refused.message.contains("pod shop/web: timed out"), "{refused:?}");
     let took = start.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}: the runtime drops the plugin");
     assert_eq!(attachment.calls(), ["recover pod 1", "attach web 1", "detach web 1"]);
 }
 
 #[tokio::test]
-async fn sandboxes_are_recovered_at_each_synchronisation_also_if_it_comes_in_parts() {
+async fn sandboxes_are_recovered_at_each_synchronisation_even_if_it_comes_in_parts() {
     let attachment = FakeAttachment::new();
     let mut node = Node::start_attaching(Pinning::Nothing, Some(Arc::clone(&attachment) as _), &[], None);
     let mut plugin = node.runtime.plugin().await;
