@@ -16,6 +16,16 @@ pub(super) const EXACTLY_ONE: &str =
 pub(super) const SERVED: &str =
     "this release only serves spec.driver.cpu: memory, network and external are reserved for later";
 
+impl DriverKind {
+    /// The kind of that member of `spec.driver`, with nothing but defaults; none of a kind that is not served.
+    pub fn of_member(name: &str) -> Option<Self> {
+        match name {
+            "cpu" => Some(Self::Cpu(CpuSettings::default())),
+            _ => None,
+        }
+    }
+}
+
 impl TryFrom<&DriverSpec> for DriverKind {
     type Error = Fault;
 

@@ -61,7 +61,7 @@ pub const GROUP: &str = "dra-operator.dev";
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.driverName) == has(oldSelf.driverName) && (!has(self.driverName) || self.driverName == oldSelf.driverName)")
     .message("spec.driverName cannot be changed, because claims refer to it: delete this DraDriverConfig, and create one with the new name once it is gone"))]
-#[x_kube(validation = Rule::new("has(self.driver.cpu) == has(oldSelf.driver.cpu)")
+#[x_kube(validation = Rule::new("has(self.driver.cpu) == has(oldSelf.driver.cpu) && has(self.driver.memory) == has(oldSelf.driver.memory) && has(self.driver.network) == has(oldSelf.driver.network) && has(self.driver.external) == has(oldSelf.driver.external)")
     .message("the kind of spec.driver cannot be changed: create a second DraDriverConfig and delete this one"))]
 pub struct DraDriverConfigSpec {
     /// The devices to serve, and how. Exactly one kind.

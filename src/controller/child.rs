@@ -66,12 +66,26 @@ impl ChildKind {
 
     /// Whether the kind grants or limits the plugin's rights. The plugin must not run without it.
     pub const fn is_right(self) -> bool {
-        !matches!(self, Self::DaemonSet | Self::DeviceClass)
+        match self {
+            Self::ServiceAccount
+            | Self::ClusterRole
+            | Self::ClusterRoleBinding
+            | Self::ValidatingAdmissionPolicy
+            | Self::ValidatingAdmissionPolicyBinding => true,
+            Self::DaemonSet | Self::DeviceClass => false,
+        }
     }
 
     /// Whether objects of the kind are namespaced. If so, they are in the operator's namespace.
     pub const fn is_namespaced(self) -> bool {
-        matches!(self, Self::ServiceAccount | Self::DaemonSet)
+        match self {
+            Self::ServiceAccount | Self::DaemonSet => true,
+            Self::ClusterRole
+            | Self::ClusterRoleBinding
+            | Self::ValidatingAdmissionPolicy
+            | Self::ValidatingAdmissionPolicyBinding
+            | Self::DeviceClass => false,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::{
     api::{
-        CpuSettings, DraDriverConfig, DraDriverConfigStatus, DriverName, HealthSpec, NodePluginSettings, NodePluginSpec,
+        DraDriverConfig, DraDriverConfigStatus, DriverKind, DriverName, HealthSpec, NodePluginSettings, NodePluginSpec,
     },
     controller::config::Config,
     drivers::kind::Kind,
@@ -74,24 +74,26 @@ fn known(metadata: ObjectMeta, object: &Value) -> Config {
     }
 }
 
-/// Which devices the plugin of an unparsable object serves, because other plugins must stay off its nodes.
+/// The kind of an unparsable object, because other configs of that kind must stay off its nodes.
 fn known_kind(object: &Value) -> Arc<dyn Kind> {
-    let has = |kind: &str| object.pointer("/spec/driver").is_some_and(|driver| driver.get(kind).is_some());
-    if has("cpu") {
-        return Arc::new(CpuSettings::default());
+    let driver = object.pointer("/spec/driver").and_then(Value::as_object);
+    let members = || driver.into_iter().flat_map(|driver| driver.keys());
+    if let Some(kind) = members().find_map(|member| DriverKind::of_member(member)) {
+        return kind.into_kind().into();
     }
-    Arc::new(Unserved { devices: ["memory", "network"].into_iter().find(|kind| has(kind)) })
+    // An external driver may serve anything.
+    Arc::new(Unserved { devices: members().find(|member| *member != "external").cloned() })
 }
 
 /// A kind that this release does not support. Nothing is built for it.
 #[derive(Debug)]
 struct Unserved {
-    devices: Option<&'static str>,
+    devices: Option<String>,
 }
 
 impl Kind for Unserved {
     fn devices(&self) -> Option<&str> {
-        self.devices
+        self.devices.as_deref()
     }
 
     fn default_driver_name(&self) -> &'static str {
