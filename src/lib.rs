@@ -1,4 +1,4 @@
-//! The library behind the single binary: the controller, the node plugin, and the command-line tools.
+//! The library behind the one binary: the controller, the node plugin, and the command-line verbs.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `controller` | turns a DraDriverConfig into objects and a status, with a folder for each step |
 //! | `cli` | the subcommands |
 //!
-//! Each of the others holds one rule that several modules share. Dependencies go one way, and a test checks every
-//! `use`: a module uses only modules that come before it on this line.
+//! Each of the other modules holds one rule, defined once. Dependencies go one way, which a test enforces for every `use`: a
+//! module uses only modules that come before it on this line.
 //!
 //! `backoff, cpuset, digest, dns, http, replace, shorten, suggest ← api, host, slices ← drivers ← policy ← plugin, controller ← cli`
 
