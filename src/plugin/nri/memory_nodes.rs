@@ -2,8 +2,9 @@
 //!
 //! `docs/development/nri-sharing.md` has the decision and its reasons.
 
-/// The prefix of the variables that say that a claim provides memory nodes. Like the mark of a claim, such a variable
-/// comes from the claim's CDI device: `DRA_MEMORY_NODES_<claim>_<request>=<driver>`.
+/// The prefix of the variables that say that a claim provides memory nodes. A driver of memory must add
+/// `DRA_MEMORY_NODES_<claim>_<request>=<driver>` to the claim's CDI device. No driver here does so yet; `claims/cdi.rs` is
+/// where it belongs.
 const MARK: &str = "DRA_MEMORY_NODES_";
 
 /// Whether a container's environment says that a claim of a driver other than `own` provides its memory nodes.
