@@ -255,7 +255,7 @@ async fn removed_sockets_and_files_are_recreated() {
     fs::remove_file(&running.sockets.dra).unwrap();
     // The kubelet does not register a plugin again while its registration socket still exists.
     let live = || std::os::unix::net::UnixStream::connect(&running.sockets.dra).is_ok();
-    until("ready with the DRA socket made anew", || live() && running.readiness.is_ready()).await;
+    until("ready with the DRA socket recreated", || live() && running.readiness.is_ready()).await;
     running.ready().await.prepare_one(&claim).await.unwrap();
 }
 
