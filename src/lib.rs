@@ -28,6 +28,8 @@ pub mod drivers;
 mod fake_api;
 pub mod host;
 mod http;
+#[cfg(test)]
+mod logged;
 pub mod plugin;
 pub mod policy;
 mod replace;

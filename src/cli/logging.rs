@@ -68,25 +68,8 @@ fn targets(level: LevelFilter) -> Targets {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::Write,
-        sync::{Arc, Mutex},
-    };
-
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::logged::Log;
 
     fn logged(level: LevelFilter) -> String {
         let log = Log::default();
@@ -102,7 +85,7 @@ mod tests {
             span.in_scope(|| tracing::info!(config = "cpu", "wrote"));
             tracing::error!(target: "kube_client::client::builder", "failed with error");
         });
-        String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+        log.text()
     }
 
     #[test]

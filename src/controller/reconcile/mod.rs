@@ -29,7 +29,7 @@ use self::{
 use crate::{
     api::DraDriverConfigStatus,
     controller::{
-        apply::{Report, WriteError, Writer, object::has_finalizer},
+        apply::{Failed, Report, WriteError, Writer, object::has_finalizer},
         build::{self, Settings},
         config::Config,
         judge::{Judged, Seen, daemon_set, judge, rollout::DaemonSet},
@@ -274,14 +274,17 @@ impl Context {
         for (name, uid) in &step.slices {
             self.writer.delete_slice(name, uid).await?;
         }
-        if step.waiting.is_none() && report.failures.is_empty() {
+        let failed = report
+            .failures
+            .first()
+            .map(|Failed { key, message }| Waiting::Children(format!("deleting {key} failed, retrying: {message}")));
+        let Some(waiting) = step.waiting.or(failed) else {
             self.writer.remove_finalizer(config).await?;
             return Ok(Outcome::Gone);
-        }
+        };
 
         // Judge, status (API), events (API).
-        let waiting = step.waiting.unwrap_or_else(|| Waiting::Children("some objects could not be deleted yet".into()));
-        let findings = Findings { report, waiting: Some(waiting), ..Findings::default() };
+        let findings = Findings { waiting: Some(waiting), ..Findings::default() };
         self.report(subject, findings, memory).await
     }
 

@@ -457,6 +457,14 @@ async fn pods_that_cannot_be_created_are_explained_and_checked_every_few_seconds
 }
 
 #[tokio::test(start_paused = true)]
+async fn events_are_read_only_while_pods_are_missing() {
+    let mut scene = Scene::serving(&spec()).await;
+    let events = scene.api.hold("/api/v1/namespaces/ns/events");
+    scene.reconcile(20).await;
+    assert!(!events.is_reached());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_config_is_deleted_step_by_step_and_waits_for_claims_then_for_pods() {
     let mut scene = Scene::serving(&with_class()).await;
     scene.api.put(CLAIM, claim());
@@ -496,6 +504,8 @@ async fn a_config_stays_while_one_of_its_objects_could_not_be_deleted() {
     scene.api.refuse("clusterroles/", 500, "etcd is away");
     assert_eq!(scene.reconcile(30).await, after(1));
     assert_eq!(scene.condition("Reconciling"), "True/Deleting");
+    let message = scene.message("Reconciling");
+    assert!(message.starts_with("deleting ClusterRole ") && message.contains("etcd is away"), "{message}");
     assert_eq!(scene.config()["metadata"]["finalizers"], json!([FINALIZER]));
 
     // Nor while a slice is left, because nothing else deletes it.
@@ -600,9 +610,10 @@ async fn an_object_that_cannot_be_parsed_is_reported_once_keeps_its_children_and
     );
     assert!(scene.api.get(DAEMON_SET).is_some());
     assert_eq!(scene.written()[0], "PATCH status");
+    assert_eq!(scene.metric("dra_controller_errors_total{reason=\"invalid_object\"}"), 1);
     scene.reconcile(21).await;
     assert_eq!(scene.written(), [""; 0]);
-    assert_eq!(scene.metric("dra_controller_errors_total{reason=\"invalid_object\"}"), 1);
+    assert_eq!(scene.metric("dra_controller_errors_total{reason=\"invalid_object\"}"), 1, "it is the same error");
 
     scene.api.edit(CONFIG, |config| config["metadata"]["finalizers"] = json!(["other", FINALIZER]));
     scene.api.delete(CONFIG);

@@ -105,14 +105,9 @@ impl Cdi {
     }
 
     fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        fs::create_dir_all(&self.directory)?;
         // The runtime reads only names that end in .json or .yaml, so it does not see the temporary file.
-        match replace(path, content, Durability::Process) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(&self.directory)?;
-                replace(path, content, Durability::Process)
-            }
-            written => written,
-        }
+        replace(path, content, Durability::Process)
     }
 
     fn spec(&self, claim: &PreparedClaim) -> serde_json::Value {
@@ -311,5 +306,19 @@ mod tests {
         cdi.remove("a").unwrap();
         cdi.remove("a").unwrap();
         assert_eq!(names(&dir), ["k8s.dra.cpu-claim_b.json", "nvidia.json"]);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_read_and_a_file_that_cannot_be_removed_are_errors() {
+        let dir = tempfile::tempdir().unwrap();
+        let blocker = dir.path().join("k8s.dra.cpu-claim_a.json");
+        fs::create_dir(&blocker).unwrap();
+        let error = Cdi::new(dir.path(), "dra.cpu").remove("a").unwrap_err();
+        assert_eq!((error.what, &error.path), ("file", &blocker));
+
+        let file = dir.path().join("nvidia.json");
+        fs::write(&file, "{}").unwrap();
+        let error = Cdi::new(&file, "dra.cpu").own_files().unwrap_err();
+        assert_eq!((error.what, &error.path), ("directory", &file));
     }
 }

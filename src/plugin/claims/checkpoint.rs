@@ -246,6 +246,14 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_cannot_be_read_is_an_error_and_not_no_claims() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::within(dir.path());
+        fs::create_dir(checkpoint.path()).unwrap();
+        assert!(matches!(checkpoint.read(), Err(CheckpointError::Read { .. })));
+    }
+
+    #[test]
     fn a_truncated_checkpoint_is_rejected() {
         let (_dir, checkpoint) = written(&claims());
         let whole = fs::read(checkpoint.path()).unwrap();

@@ -106,7 +106,7 @@ impl Claims {
 
     /// How many claims are prepared.
     pub fn count(&self) -> usize {
-        self.lock().len()
+        self.lock().iter().count()
     }
 
     /// Records that a Prepare call has arrived. Pass the result to [`Claims::prepare`].

@@ -77,7 +77,7 @@ impl Claims {
 
         // Remove the file under the lock, so that a concurrent Prepare does not lose the file it has just written.
         let prepared = self.lock();
-        if prepared.get(&claim.uid).is_none() {
+        if !prepared.contains(&claim.uid) {
             self.cdi.remove(&claim.uid)?;
         }
         Ok(())

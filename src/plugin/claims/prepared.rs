@@ -226,19 +226,9 @@ impl PreparedClaims {
         self.claims.values()
     }
 
-    /// How many claims are prepared.
-    pub fn len(&self) -> usize {
-        self.claims.len()
-    }
-
-    /// Whether no claim is prepared.
-    pub fn is_empty(&self) -> bool {
-        self.claims.is_empty()
-    }
-
-    /// The claim with this UID.
-    pub fn get(&self, uid: &str) -> Option<&PreparedClaim> {
-        self.claims.get(uid)
+    /// Whether the claim with this UID is prepared.
+    pub fn contains(&self, uid: &str) -> bool {
+        self.claims.contains_key(uid)
     }
 
     /// The claim and request that a token stands for.
@@ -529,7 +519,10 @@ mod tests {
         let late = claims.arrives();
         claims.remove("a");
         let error = claims.find(&named("a"), late, &[allocated("core-0-1")]).unwrap_err();
-        assert!(error.to_string().contains("unprepared while"), "{error}");
+        assert!(
+            error.to_string().contains("apps/claim-a") && error.to_string().contains("unprepared while"),
+            "{error}"
+        );
         let next = claims.arrives();
         assert_eq!(claims.find(&named("a"), next, &[allocated("core-0-1")]), Ok(None), "a new pod may use it again");
     }

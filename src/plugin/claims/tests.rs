@@ -1,5 +1,6 @@
 //! What NRI learns about prepared claims.
 
+use k8s_openapi::api::resource::v1::Device;
 use serde_json::json;
 
 use super::*;
@@ -137,6 +138,39 @@ async fn a_claim_is_refused_while_some_of_its_cpus_are_offline() {
     assert_eq!(claims.count(), 0, "it holds nothing");
     machine.online("0-15");
     claims.prepare(&named("a"), claims.arrives(), &reader(&machine)).await.unwrap();
+    assert_eq!(claims.count(), 1);
+
+    // Nor does the runtime start its container while one is.
+    let [grant] = &claims.of_pod("uid-pod")[..] else { panic!("one request") };
+    assert_eq!(claims.check(grant), Ok(()));
+    machine.online("0-1,4-15");
+    assert_eq!(
+        claims.check(grant).unwrap_err().to_string(),
+        "CPUs 2-3 are offline on this node: bring them online, or delete the pod so that it is rescheduled"
+    );
+}
+
+#[tokio::test]
+async fn a_device_that_overlaps_one_that_no_longer_exists_is_withheld_unless_the_scheduler_knows_that_it_is_taken() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
+    prepared_env(&machine, &claims, "b", &["core-0-2"]).await;
+    let published = ["core-0-1", "core-0-2", "core-0-3"];
+    let published = published.map(|name| Device { name: name.into(), ..Device::default() });
+    let withheld = |share_id: Option<&str>| {
+        claims.change(|prepared| {
+            let [mut gone, mut other] = [prepared.remove("uid-a").unwrap(), prepared.remove("uid-b").unwrap()];
+            // Held before the granularity changed.
+            gone.requests[0].devices[0].device = "thread-0-1".into();
+            gone.requests[0].grant.cpus = "1-2".parse().unwrap();
+            other.requests[0].devices[0].share_id = share_id.map(str::to_owned);
+            prepared.reset(vec![gone, other]);
+        });
+        claims.withheld(&published).into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(withheld(None), ["core-0-1"]);
+    assert_eq!(withheld(Some("share-1")), ["core-0-1", "core-0-2"], "others may get shares of it");
 }
 
 #[tokio::test]

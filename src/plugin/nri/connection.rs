@@ -123,3 +123,19 @@ fn shrink(buffer: &mut BytesMut) {
         *buffer = BytesMut::new();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_empty_buffer_that_was_large_is_freed() {
+        let kept = |mut buffer: BytesMut| {
+            shrink(&mut buffer);
+            buffer.capacity()
+        };
+        assert_eq!(kept(BytesMut::with_capacity(64 << 10)), 64 << 10);
+        assert_eq!(kept(BytesMut::with_capacity((64 << 10) + 1)), 0);
+        assert_eq!(kept(BytesMut::zeroed(1 << 20)), 1 << 20, "a part of a message");
+    }
+}

@@ -94,3 +94,45 @@ pub(super) fn cpus_without_claim(before: &CpuSet, share: &CpuSet, has: &CpuSet, 
         (true, true) => online.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(cpus: &str, memory_nodes: &str) -> Cpuset {
+        Cpuset { cpus: cpus.parse().unwrap(), memory_nodes: memory_nodes.parse().unwrap() }
+    }
+
+    #[test]
+    fn a_change_leaves_what_it_does_not_name() {
+        for (has, change, expected) in [
+            (at("0-1", "0"), at("2", ""), at("2", "0")),
+            (at("0-1", "0"), at("", "1"), at("0-1", "1")),
+            (at("0-1", "0"), at("", ""), at("0-1", "0")),
+            (at("0-1", ""), at("", "1"), at("0-1", "1")),
+            (at("", ""), at("", "1"), at("", "1")),
+        ] {
+            assert_eq!(*has.after(Cow::Borrowed(&change)), expected, "{has:?} after {change:?}");
+        }
+        let change = at("2", "1");
+        assert!(matches!(at("0-1", "0").after(Cow::Borrowed(&change)), Cow::Borrowed(_)), "no copy for nothing");
+    }
+
+    #[test]
+    fn a_container_without_a_claim_gets_what_it_had_out_of_what_is_left() {
+        // What it had before, what is left, what it has, and what it gets on a host with CPUs 0-7.
+        for (before, share, has, expected) in [
+            ("", "2-7", "", "2-7"),
+            ("0-3", "2-7", "0-3", "2-3"),
+            // Nothing of what it had is left, so it stays there.
+            ("0-1", "2-7", "0-1", "0-1"),
+            ("0-1", "", "2-7", "0-1"),
+            ("", "", "2-7", "0-7"),
+            ("", "", "", ""),
+        ] {
+            let [before, share, has, online] = [before, share, has, "0-7"].map(|cpus| cpus.parse().unwrap());
+            let gets = cpus_without_claim(&before, &share, &has, &online);
+            assert_eq!(gets.to_string(), expected, "before {before}, share {share}, has {has}");
+        }
+    }
+}

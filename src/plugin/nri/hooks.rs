@@ -139,7 +139,8 @@ impl Hooks {
         self.runtime = format!("{runtime_name} {runtime_version} (NRI {nri_version})");
         let of_sandboxes = if self.follows_sandboxes { &sandboxes::EVENTS[..] } else { &[] };
         let events = EVENTS.iter().chain(of_sandboxes);
-        ConfigureResponse { events: events.fold(0, |events, event| events | 1 << (*event as i32 - 1)) }
+        // One bit for each event.
+        ConfigureResponse { events: events.map(|event| 1 << (*event as i32 - 1)).sum() }
     }
 
     fn synchronize(&mut self, request: SynchronizeRequest) -> SynchronizeResponse {

@@ -120,7 +120,13 @@ mod tests {
 
     #[test]
     fn a_length_beyond_the_limit_is_rejected_before_anything_is_read_for_it() {
-        let refused = all_frames(b"\0\0\0\x01\x7f\0\0\0").unwrap_err();
+        let announced = |length: usize| {
+            let length = u32::try_from(length).unwrap().to_be_bytes();
+            all_frames(&[&[0, 0, 0, 1], &length[..]].concat())
+        };
+        assert_eq!(announced(MAX_PAYLOAD), Ok(vec![]), "the rest of the frame may follow");
+        assert!(announced(MAX_PAYLOAD + 1).is_err());
+        let refused = announced(0x7f00_0000).unwrap_err();
         assert_eq!(refused, OversizedFrame { connection: 1, length: 0x7f00_0000 });
         assert!(refused.to_string().contains("does not speak NRI"), "{refused}");
     }

@@ -11,7 +11,10 @@ use std::{
     collections::HashMap,
     fs, io,
     path::PathBuf,
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel},
+    },
     thread,
     time::Duration,
 };
@@ -44,17 +47,13 @@ pub(super) struct RememberedFile {
 /// The thread that writes. It ends when this is dropped.
 #[derive(Debug)]
 struct Writer {
-    contents: Sender<String>,
-    results: Receiver<Written>,
-    /// How many writes have no result yet.
-    pending: usize,
-}
-
-/// How many contents the thread took, and the result of writing the newest.
-#[derive(Debug)]
-struct Written {
-    seen: usize,
-    result: io::Result<()>,
+    /// What to write next, with its number. A content that was not written yet is replaced by a newer one.
+    next: Arc<Mutex<Option<(u64, String)>>>,
+    wake: SyncSender<()>,
+    /// The numbers of the contents that were written, and whether that succeeded.
+    results: Receiver<(u64, io::Result<()>)>,
+    last_sent: u64,
+    last_written: u64,
 }
 
 impl RememberedFile {
@@ -87,6 +86,11 @@ impl RememberedFile {
 
     /// Remembers what these containers had.
     pub fn save(&mut self, containers: &Containers) {
+        // An earlier content, which this call's predecessors did not wait for, may have failed since.
+        if let Err(error) = self.writer.as_mut().map_or(Ok(()), Writer::collect) {
+            self.failed(&error);
+        }
+
         let to_remember: std::collections::BTreeMap<_, _> = containers.to_remember().collect();
         if to_remember.is_empty() && self.content.is_none() && !self.path.exists() {
             return;
@@ -105,60 +109,87 @@ impl RememberedFile {
             .write(content)
         });
         if let Err(error) = written {
-            self.content = None;
-            tracing::warn!(
-                "cannot write {}: {error}; after a restart of this plugin, containers may stay off CPUs that are no \
-                 longer claimed",
-                self.path.display()
-            );
+            self.failed(&error);
         }
+    }
+
+    fn failed(&mut self, error: &io::Error) {
+        self.content = None;
+        tracing::warn!(
+            "cannot write {}: {error}; after a restart of this plugin, containers may stay off CPUs that are no longer \
+             claimed",
+            self.path.display()
+        );
     }
 }
 
 impl Writer {
     fn start(path: PathBuf) -> io::Result<Self> {
-        let (contents, to_write) = channel::<String>();
-        let (written, results) = channel();
+        let next = Arc::<Mutex<Option<(u64, String)>>>::default();
+        let (wake, woken) = sync_channel(1);
+        let (done, results) = channel();
+        let to_write = Arc::clone(&next);
         let main = move || {
-            while let Ok(content) = to_write.recv() {
-                let newer: Vec<String> = to_write.try_iter().collect();
-                let newest = newer.last().unwrap_or(&content);
-                let result = replace(&path, newest.as_bytes(), Durability::Process);
-                if written.send(Written { seen: 1 + newer.len(), result }).is_err() {
+            while let Ok(()) = woken.recv() {
+                let Some((number, content)) = lock(&to_write).take() else { continue };
+                let result = replace(&path, content.as_bytes(), Durability::Process);
+                if done.send((number, result)).is_err() {
                     break;
                 }
             }
         };
         thread::Builder::new().name("nri.json".to_owned()).spawn(main)?;
-        Ok(Self { contents, results, pending: 0 })
+        Ok(Self { next, wake, results, last_sent: 0, last_written: 0 })
     }
 
-    /// Has the content written. If the disk hangs, returns early: after a timeout the first time, and at once from then
-    /// on.
+    /// Has the content written. Waits for a disk that hangs only the first time, and only for a while.
     fn write(&mut self, content: String) -> io::Result<()> {
-        let hung = self.pending > 0;
-        let died = || io::Error::other("the writer thread died");
-        self.contents.send(content).map_err(|_| died())?;
-        self.pending += 1;
-        while self.pending > 0 {
-            match self.results.recv_timeout(if hung { Duration::ZERO } else { PATIENCE }) {
-                Ok(Written { seen, result }) => {
-                    self.pending -= seen;
-                    result?;
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    if !hung {
-                        tracing::warn!(
-                            "writing to the state directory takes longer than {PATIENCE:?}; continuing without waiting for it"
-                        );
-                    }
-                    break;
-                }
-                Err(RecvTimeoutError::Disconnected) => return Err(died()),
-            }
+        let hangs = !self.has_caught_up();
+        self.last_sent += 1;
+        *lock(&self.next) = Some((self.last_sent, content));
+        if let Err(TrySendError::Disconnected(())) = self.wake.try_send(()) {
+            return Err(died());
         }
-        Ok(())
+        if hangs {
+            return Ok(());
+        }
+        match self.results.recv_timeout(PATIENCE) {
+            Ok((number, result)) => {
+                self.last_written = number;
+                result
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::warn!(
+                    "writing to the state directory takes longer than {PATIENCE:?}; continuing without waiting for it"
+                );
+                Ok(())
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(died()),
+        }
     }
+
+    /// Takes the results that have arrived. An error if the last write failed.
+    fn collect(&mut self) -> io::Result<()> {
+        let mut last = Ok(());
+        while let Ok((number, result)) = self.results.try_recv() {
+            self.last_written = number;
+            last = result;
+        }
+        last
+    }
+
+    /// Whether everything was written.
+    fn has_caught_up(&self) -> bool {
+        self.last_written == self.last_sent
+    }
+}
+
+fn died() -> io::Error {
+    io::Error::other("the writer thread died")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -166,9 +197,12 @@ mod tests {
     use std::io::Read as _;
 
     use super::*;
-    use crate::plugin::nri::{
-        containers::{Observed, Use},
-        cpuset::Cpuset,
+    use crate::{
+        logged,
+        plugin::nri::{
+            containers::{Observed, Use},
+            cpuset::Cpuset,
+        },
     };
 
     fn on(cpus: &str) -> Cpuset {
@@ -205,20 +239,54 @@ mod tests {
             let path = path.clone();
             move || {
                 let mut file = RememberedFile::new(path);
-                for share in ["4-7", "3-7", "2-7"] {
+                for share in ["4-7", "3-7", "2-7"].into_iter().cycle().take(15) {
                     file.save(&containers(Some(share)));
                 }
                 saved.send(file).unwrap();
             }
         });
-        let _file = has_saved.recv_timeout(Duration::from_millis(1500)).expect("the runtime waits for 2 s");
+        let mut file = has_saved.recv_timeout(Duration::from_millis(1500)).expect("the runtime waits for 2 s");
         fs::File::open(&disk).unwrap().read_to_end(&mut vec![]).unwrap();
+        eventually(|| fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()));
+        assert_eq!(RememberedFile::new(path.clone()).load()["a"].given, [on("2-5")]);
+
+        // From then on a change is on the disk again before the runtime is asked for it.
+        eventually(|| {
+            let writer = file.writer.as_mut().unwrap();
+            writer.collect().unwrap();
+            writer.has_caught_up()
+        });
+        for share in ["1-7", "3-7", "4-7"] {
+            file.save(&containers(Some(share)));
+            assert!(file.writer.as_ref().unwrap().has_caught_up());
+        }
+        assert_eq!(RememberedFile::new(path).load()["a"].given, [on("4-5")]);
+    }
+
+    fn eventually(mut condition: impl FnMut() -> bool) {
         let start = std::time::Instant::now();
-        while !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
-            assert!(start.elapsed() < Duration::from_secs(10), "never written");
+        while !condition() {
+            assert!(start.elapsed() < Duration::from_secs(10), "never");
             thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(RememberedFile::new(path).load()["a"].given, [on("2-5")]);
+    }
+
+    #[test]
+    fn a_write_that_failed_after_nobody_waited_for_it_is_retried() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, disk) = (directory.path().join("nri.json"), directory.path().join("nri.json.tmp"));
+        rustix::fs::mknodat(rustix::fs::CWD, &disk, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let (log, _guard) = logged::capture();
+        let mut file = RememberedFile::new(path.clone());
+        file.save(&containers(Some("4-7")));
+        // The rename will fail.
+        fs::create_dir(&path).unwrap();
+        fs::File::open(&disk).unwrap().read_to_end(&mut vec![]).unwrap();
+        eventually(|| {
+            file.save(&containers(Some("4-7")));
+            log.text().contains("cannot write")
+        });
+        assert_eq!(file.writer.as_ref().unwrap().last_sent, 2);
     }
 
     #[test]
@@ -237,6 +305,9 @@ mod tests {
     fn a_file_that_cannot_be_read_counts_as_empty() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nri.json");
+        let (log, _guard) = logged::capture();
+        assert_eq!(RememberedFile::new(path.clone()).load(), HashMap::new());
+        assert_eq!(log.text(), "", "there is none before the first change");
         for content in [
             "",
             "{",
@@ -246,5 +317,6 @@ mod tests {
             fs::write(&path, content).unwrap();
             assert_eq!(RememberedFile::new(path.clone()).load(), HashMap::new(), "{content}");
         }
+        assert_eq!(log.text().matches("cannot read").count(), 4);
     }
 }

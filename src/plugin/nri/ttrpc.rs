@@ -187,8 +187,24 @@ mod tests {
     }
 
     #[test]
+    fn a_status_with_code_0_is_no_failure() {
+        let response = Response { status: Some(Status { code: 0, message: "OK".into() }), payload: vec![3] };
+        let answer = message(RESPONSE, 1, &response).unwrap();
+        assert_eq!(
+            all_messages(answer).unwrap(),
+            [Incoming::Answer { stream: 1, result: Ok(Bytes::from_static(&[3])) }]
+        );
+    }
+
+    #[test]
     fn an_announced_length_beyond_the_limit_is_rejected_at_once() {
-        let refused = all_messages(BytesMut::from(&b"\xff\xff\xff\xff\0\0\0\x01\x01\0"[..])).unwrap_err();
+        let announced = |length: usize| {
+            let length = u32::try_from(length).unwrap().to_be_bytes();
+            all_messages(BytesMut::from(&[&length[..], b"\0\0\0\x01\x01\0"].concat()[..]))
+        };
+        assert_eq!(announced(MAX_PAYLOAD).unwrap(), [], "the rest of the message may follow");
+        assert!(announced(MAX_PAYLOAD + 1).is_err());
+        let refused = announced(0xffff_ffff).unwrap_err();
         assert!(refused.to_string().contains("does not speak ttrpc"), "{refused}");
     }
 

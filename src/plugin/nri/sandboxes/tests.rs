@@ -118,10 +118,25 @@ async fn every_call_is_answered_before_the_runtime_drops_the_plugin() {
     for (stream, name) in [(1, "claims-a"), (3, "claims-b")] {
         let (answered, message) = answer(&mut sandboxes).await;
         assert_eq!(answered, stream);
+        assert!(start.elapsed() >= ANSWER_WITHIN, "it had its time");
         assert!(message.contains(&format!("pod shop/{name}: timed out")), "{message}");
     }
     let took = start.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cleans_up_after_a_failed_attachment_has_time_too() {
+    let (mut sandboxes, attachment) = sandboxes();
+    attachment.fails.store(true, Ordering::Relaxed);
+    call(&mut sandboxes, 1, "RunPodSandbox", "claims");
+    answer(&mut sandboxes).await;
+    attachment.hangs.store(true, Ordering::Relaxed);
+    call(&mut sandboxes, 3, "StopPodSandbox", "other");
+    let start = Instant::now();
+    answer(&mut sandboxes).await;
+    assert!(start.elapsed() >= ANSWER_WITHIN, "the detachment before it is not aborted at once");
+    assert_eq!(attachment.calls()[..2], ["attach claims 1", "detach claims 1"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,12 +11,16 @@ use tokio::task::JoinHandle;
 use super::{super::reconnect::run, *};
 use crate::{
     drivers::{Grant, GrantError, pinning::Pinning},
+    logged,
     plugin::{
         grants::{ContainerIdentity, Refusal},
         nri::{
             fake_attachment::FakeAttachment,
             fake_runtime::{FakePlugin, FakeRuntime, container, pod},
-            messages::{Container, ContainerEvent, CreateContainerRequest, CreateContainerResponse, Empty, Event},
+            messages::{
+                Container, ContainerEvent, CreateContainerRequest, CreateContainerResponse, Empty, Event,
+                StateChangeEvent,
+            },
             ttrpc::Code,
         },
     },
@@ -260,6 +264,7 @@ async fn a_container_is_refused_while_what_its_claim_holds_cannot_be_used() {
 
 #[tokio::test]
 async fn others_run_anywhere_if_every_online_cpu_is_claimed_and_the_status_says_so() {
+    let (log, _guard) = logged::capture();
     let mut node = Node::start(&[("x", "0-5")], Some("6-7"));
     let mut plugin = node.connect(&[("a", "", "")]).await;
     assert_eq!(plugin.makes().await, ["a 6-7"]);
@@ -269,6 +274,9 @@ async fn others_run_anywhere_if_every_online_cpu_is_claimed_and_the_status_says_
     assert_eq!(plugin.makes().await, ["a 0-5"]);
     let problem = node.reports(|status| status.problem.is_some()).await.problem.unwrap();
     assert!(problem.contains("every CPU is claimed"), "{problem}");
+    let state = node.grants.set(&[("x", "0-4"), ("y", "5")], Some("6-7"));
+    node.reports(|status| status.applied == state).await;
+    assert_eq!(log.text().matches("every CPU is claimed").count(), 1, "still the same problem");
 }
 
 #[tokio::test]
@@ -464,6 +472,38 @@ async fn a_container_that_cannot_be_moved_is_reported_and_blocks_no_other() {
     assert!(status.connected);
     let problem = status.problem.unwrap();
     assert!(problem.contains("1 containers") && problem.contains("container a:"), "{problem}");
+
+    // It is retried later.
+    tokio::time::pause();
+    tokio::time::advance(RETRY).await;
+    tokio::time::resume();
+    assert_eq!(plugin.makes().await, ["a 2-7"]);
+    node.reports(|status| status.problem.is_none()).await;
+}
+
+#[tokio::test]
+async fn events_are_understood_in_the_form_of_every_runtime() {
+    let a = || container("a", "pod", "", "0-7");
+    for in_one_method in [false, true] {
+        let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+        let mut plugin = node.connect(&[]).await;
+        let send = async |plugin: &mut FakePlugin, event: Event| {
+            let change = StateChangeEvent { event: event.into(), pod: None, container: Some(a()) };
+            match event {
+                _ if in_one_method => drop(plugin.call::<Empty>("StateChange", &change).await.unwrap()),
+                _ => plugin.event(&format!("{event:?}"), a()).await,
+            }
+        };
+        // Each of these makes the plugin ask for something, or stop asking.
+        assert_eq!(plugin.create(pod("pod", "default"), a()).await, Ok(("2-7".into(), vec![])));
+        for event in [Event::PostCreateContainer, Event::PostUpdateContainer, Event::PostStartContainer] {
+            send(&mut plugin, event).await;
+            assert_eq!(plugin.makes().await, ["a 2-7"], "{event:?}");
+        }
+        send(&mut plugin, Event::StopContainer).await;
+        node.grants.set(&[("x", "0-2")], Some("3-7"));
+        plugin.asks_nothing().await;
+    }
 }
 
 #[tokio::test]
@@ -483,6 +523,16 @@ async fn a_missing_socket_is_named_with_what_to_do() {
     node.restart();
     let problem = node.reports(|status| status.problem.is_some()).await.problem.unwrap();
     assert!(problem.contains("nri.sock") && problem.contains("NRI must be enabled"), "{problem}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_is_down_for_long_is_logged_once() {
+    let (log, _guard) = logged::capture();
+    let mut node = Node::start(&[], None);
+    std::fs::remove_file(node.directory.path().join("nri.sock")).unwrap();
+    node.restart();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(log.text().matches("NRI must be enabled").count(), 1, "{}", log.text());
 }
 
 #[tokio::test]
