@@ -230,6 +230,24 @@ async fn a_pod_has_what_its_claims_hold_and_a_later_prepare_adds_its_pod() {
 }
 
 #[tokio::test]
+async fn an_unprepare_leaves_the_file_of_a_claim_that_is_prepared_again_in_the_meantime() {
+    let machine = Machine::new();
+    let claims = active(&machine).await;
+    prepared_env(&machine, &claims, "a", &["core-0-1"]).await;
+    let claim = claims.lock().iter().next().unwrap().clone();
+    let writing = claims.written.lock().await;
+    let a = named("a");
+    let again = async {
+        claims.change(|prepared| prepared.reset(vec![claim]));
+        drop(writing);
+    };
+    // The Unprepare gets as far as writing the checkpoint, then the other one runs.
+    let (unprepared, ()) = tokio::join!(biased; claims.unprepare(&a), again);
+    unprepared.unwrap();
+    assert_eq!(machine.cdi_files().len(), 1);
+}
+
+#[tokio::test]
 async fn a_recreated_claim_is_not_prepared_for_the_old_uid() {
     let machine = Machine::new();
     let claims = active(&machine).await;

@@ -133,10 +133,8 @@ async fn what_cleans_up_after_a_failed_attachment_has_time_too() {
     answer(&mut sandboxes).await;
     attachment.hangs.store(true, Ordering::Relaxed);
     call(&mut sandboxes, 3, "StopPodSandbox", "other");
-    let start = Instant::now();
-    answer(&mut sandboxes).await;
-    assert!(start.elapsed() >= ANSWER_WITHIN, "the detachment before it is not aborted at once");
-    assert_eq!(attachment.calls()[..2], ["attach claims 1", "detach claims 1"]);
+    work_for(&mut sandboxes, ANSWER_WITHIN / 2).await;
+    assert_eq!(attachment.calls(), ["attach claims 1", "detach claims 1"], "the next pod waits for it");
 }
 
 #[tokio::test(start_paused = true)]
