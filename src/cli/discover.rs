@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
 use k8s_openapi::{List, api::resource::v1::ResourceSlice};
 
-use super::{devices, granularity, stdout};
+use super::{cpu, devices, stdout};
 use crate::{
     api::{CpuSettings, DriverName, Granularity},
     cpuset::CpuSet,
@@ -24,7 +24,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/")]
     host_root: std::path::PathBuf,
     /// What each device represents: a core with all its threads, or a thread.
-    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parser(), ignore_case = true)]
+    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = cpu::granularity(), ignore_case = true)]
     granularity: Granularity,
     /// CPUs to leave out, as a list such as 0-1,8.
     #[arg(long, value_name = "CPUS", default_value_t)]

@@ -6,10 +6,10 @@ use clap::{Parser, Subcommand};
 
 mod connect;
 mod controller;
+mod cpu;
 mod crd;
 mod devices;
 mod discover;
-mod granularity;
 mod logging;
 mod menu;
 mod node_plugin;

@@ -4,14 +4,14 @@
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use clap::{Args as ClapArgs, Subcommand};
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use super::{granularity, logging::Logging, stop};
+use super::{cpu, logging::Logging, stop};
 use crate::{
-    api::{CpuSettings, DriverName, Granularity},
+    api::{CpuSettings, DriverName, Granularity, Pinning},
     cpuset::CpuSet,
     drivers::{Driver, cpu::CpuDriver},
     host::Host,
@@ -30,9 +30,9 @@ const HELD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Arguments of `node-plugin`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Name of the driver.
-    #[arg(long, value_name = "NAME", default_value = CpuSettings::DEFAULT_NAME)]
-    driver_name: DriverName,
+    /// Name of the driver. Default: the name of the kind, such as dra.cpu.
+    #[arg(long, value_name = "NAME")]
+    driver_name: Option<DriverName>,
     /// Name of this node's Node object.
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: String,
@@ -72,25 +72,25 @@ enum Kind {
     Cpu(CpuArgs),
 }
 
+impl Kind {
+    fn default_driver_name(&self) -> &'static str {
+        match self {
+            Self::Cpu(_) => CpuSettings::DEFAULT_NAME,
+        }
+    }
+}
+
 #[derive(Debug, ClapArgs)]
 struct CpuArgs {
     /// What each device represents: Core or Thread.
-    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = granularity::parser(), ignore_case = true)]
+    #[arg(long, value_name = "GRANULARITY", default_value = "Core", value_parser = cpu::granularity(), ignore_case = true)]
     granularity: Granularity,
     /// CPUs that are never allocated to a claim, as a list such as 0-1,8.
     #[arg(long, value_name = "CPUS", default_value_t)]
     reserved_cpus: CpuSet,
     /// How containers get the CPUs of their claims: NRI pins them; None only lists the CPUs in the environment.
-    #[arg(long, value_enum, default_value = "NRI", value_name = "HOW", ignore_case = true)]
+    #[arg(long, default_value = "NRI", value_name = "HOW", value_parser = cpu::pinning(), ignore_case = true)]
     pinning: Pinning,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Pinning {
-    #[value(name = "NRI")]
-    Nri,
-    #[value(name = "None")]
-    None,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -114,6 +114,7 @@ async fn serve_node(args: &Args) -> anyhow::Result<ExitCode> {
 async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<()> {
     // The devices.
     let Kind::Cpu(cpu) = &args.kind;
+    let settings = args.settings(cpu.pinning)?;
     let driver = CpuDriver::observe(Host::at(&args.host_root), cpu.granularity, &cpu.reserved_cpus);
     let driver: Arc<dyn Driver> = Arc::new(driver);
     let inventory = Arc::clone(&driver.inventory().borrow());
@@ -122,13 +123,12 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
     }
     tracing::info!(
         devices = inventory.devices.len(),
-        driver = %args.driver_name,
+        driver = %settings.driver_name,
         node = args.node_name,
         "found devices"
     );
 
     // The API server.
-    let settings = args.settings(cpu.pinning)?;
     let config = Config::infer().await.context("cannot find the cluster: run in a pod, or set KUBECONFIG")?;
     let connect: Connect = Arc::new(move || Client::try_from(config.clone()));
     let client = connect().context("cannot create a client from the cluster's configuration")?;
@@ -182,14 +182,18 @@ async fn serve_machine(args: &Args, stop: CancellationToken) -> anyhow::Result<(
 
 impl Args {
     fn settings(&self, pinning: Pinning) -> anyhow::Result<NodeSettings> {
-        let default_state = || self.kubelet_root_dir.join("plugins").join(&*self.driver_name);
+        let driver_name = match &self.driver_name {
+            Some(name) => name.clone(),
+            None => self.kind.default_driver_name().parse()?,
+        };
+        let default_state = || self.kubelet_root_dir.join("plugins").join(&*driver_name);
         let settings = NodeSettings {
-            driver_name: self.driver_name.clone(),
             node_name: self.node_name.clone(),
             pod_uid: self.pod_uid.clone().filter(|uid| !uid.is_empty()),
             kubelet_root: self.kubelet_root_dir.clone(),
             cdi_dir: self.cdi_dir.clone(),
             state_dir: self.state_dir.clone().unwrap_or_else(default_state),
+            driver_name,
             nri_socket: (pinning == Pinning::Nri).then(|| self.nri_socket.clone()),
             host_root: self.host_root.clone(),
             held_timeout: HELD_TIMEOUT,
@@ -227,6 +231,8 @@ mod tests {
         assert_eq!(settings.state_dir, PathBuf::from("/k/plugins/dra.x"));
         assert_eq!(settings.nri_socket, Some(PathBuf::from("/var/run/nri/nri.sock")));
         assert_eq!(args.settings(Pinning::None).unwrap().nri_socket, None);
+        let unnamed = parse("--node-name n --kubelet-root-dir /k cpu").unwrap().settings(Pinning::Nri).unwrap();
+        assert_eq!(unnamed.state_dir, PathBuf::from("/k/plugins/dra.cpu"), "the kind's own name");
     }
 
     #[test]

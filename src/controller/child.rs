@@ -65,7 +65,7 @@ impl ChildKind {
     }
 
     /// Whether the kind grants or limits the plugin's rights. The plugin must not run without it.
-    pub const fn is_right(self) -> bool {
+    pub const fn gates_plugin(self) -> bool {
         match self {
             Self::ServiceAccount
             | Self::ClusterRole

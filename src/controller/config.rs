@@ -1,6 +1,6 @@
 //! A `DraDriverConfig` after parsing: from here on, no field can be missing or invalid. Pure.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -13,8 +13,9 @@ use crate::{
     drivers::kind::Kind,
 };
 
-/// A parsed `DraDriverConfig`, with every default resolved.
-#[derive(Clone, Debug)]
+/// A parsed `DraDriverConfig`, with every default resolved. It still identifies the object that it was parsed from.
+#[derive(Resource, Clone, Debug)]
+#[resource(inherit = DraDriverConfig)]
 pub struct Config {
     /// The object's metadata.
     pub metadata: ObjectMeta,
@@ -53,36 +54,6 @@ impl TryFrom<DraDriverConfig> for Config {
             publish_deadline: spec.health.unwrap_or_default().publish_deadline()?,
             deletion_policy: spec.deletion_policy.unwrap_or_default(),
         })
-    }
-}
-
-/// The config still identifies the object that it was parsed from.
-impl Resource for Config {
-    type DynamicType = ();
-    type Scope = <DraDriverConfig as Resource>::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        DraDriverConfig::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        DraDriverConfig::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        DraDriverConfig::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        DraDriverConfig::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }
 

@@ -105,7 +105,7 @@ impl Operator {
 
         // The watches, and what triggers reconciles besides the configs themselves.
         let (caches, changes) = Caches::new(&self.client, &self.settings.namespace);
-        let (missing_api, lacks) = watch::channel(None);
+        let (missing_api, missing_now) = watch::channel(None);
         let news = Arc::new(Notify::new());
         let pace = Arc::new(Pace::default());
         let configs: Api<Guarded> = Api::all(self.client.clone());
@@ -128,7 +128,7 @@ impl Operator {
             caches: caches.clone(),
             pace,
             configs: controller.store(),
-            lacks,
+            missing_api: missing_now,
             remembered: HashMap::new().into(),
         });
 
@@ -190,12 +190,12 @@ impl Operator {
     }
 
     /// Checks whether the cluster serves the required API until it does.
-    async fn check_api(&self, lacks: &watch::Sender<Option<String>>, news: &Notify) {
+    async fn check_api(&self, missing_api: &watch::Sender<Option<String>>, news: &Notify) {
         loop {
-            match preflight::lacks(&self.client).await {
+            match preflight::missing_api(&self.client).await {
                 Ok(found) => {
                     let passed = found.is_none();
-                    if lacks.send_if_modified(|known| std::mem::replace(known, found.clone()) != found) {
+                    if missing_api.send_if_modified(|known| std::mem::replace(known, found.clone()) != found) {
                         news.notify_one();
                     }
                     if passed {

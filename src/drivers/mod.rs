@@ -6,9 +6,9 @@
 
 pub mod attachment;
 pub mod cpu;
+pub mod cpuset_fields;
 pub mod grant;
 pub mod kind;
-pub mod pinning;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,7 +17,7 @@ use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::api::resource::Q
 use tokio::sync::watch;
 
 pub use self::grant::Grant;
-use self::{attachment::Attachment, pinning::Pinning};
+use self::{attachment::Attachment, cpuset_fields::CpusetFields};
 
 /// The devices of a node, in a stable order, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -129,5 +129,5 @@ pub trait Driver: Send + Sync {
     }
 
     /// Which parts of a container's cpuset this kind sets.
-    fn pinning(&self) -> Pinning;
+    fn cpuset_fields(&self) -> CpusetFields;
 }

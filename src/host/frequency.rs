@@ -20,8 +20,11 @@ pub(super) fn observe_base(files: &mut Files<'_>, machine: &mut Machine) {
     let mut of_all: Option<Option<u32>> = None;
     for (number, cpu) in &mut machine.cpus {
         let directory = format!("{CPUS}/cpu{number}");
-        let mut mhz = |name: &str, units_a_mhz: u32| {
-            files.number(&format!("{directory}/{name}")).map(|frequency| frequency / units_a_mhz).filter(|&mhz| mhz > 0)
+        let mut mhz = |name: &str, units_per_mhz: u32| {
+            files
+                .number(&format!("{directory}/{name}"))
+                .map(|frequency| frequency / units_per_mhz)
+                .filter(|&mhz| mhz > 0)
         };
         cpu.base_mhz = mhz("cpufreq/base_frequency", 1000).or_else(|| {
             if x86 {

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use crate::drivers::{Grant, GrantError, pinning::Pinning};
+use crate::drivers::{Grant, GrantError, cpuset_fields::CpusetFields};
 
 /// A container as the runtime describes it. Its content is untrusted and only used to look up what was prepared.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ pub trait Grants: Send + Sync + 'static {
     fn of_pod(&self, pod_uid: &str) -> Vec<Grant>;
 
     /// Which parts of a container's cpuset this driver sets.
-    fn pinning(&self) -> Pinning;
+    fn cpuset_fields(&self) -> CpusetFields;
 
     /// Whether a grant can be used right now; see [`Driver::check`](crate::drivers::Driver::check).
     fn check(&self, grant: &Grant) -> Result<(), GrantError>;

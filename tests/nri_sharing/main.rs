@@ -14,7 +14,7 @@ use std::{
 
 use dra_operator::{
     cpuset::CpuSet,
-    drivers::{Grant, GrantError, pinning::Pinning},
+    drivers::{Grant, GrantError, cpuset_fields::CpusetFields},
     plugin::{
         grants::{ContainerIdentity, Grants, NriStatus, Refusal},
         nri,
@@ -33,7 +33,7 @@ const MEMORY_NODES: &str = "DRA_MEMORY_NODES_0A1B_MAIN=dra.memory";
 /// One driver's claims: whatever container carries its mark gets the grant.
 struct OneGrant {
     driver: &'static str,
-    pinning: Pinning,
+    fields: CpusetFields,
     grant: Grant,
     changes: watch::Sender<u64>,
 }
@@ -49,8 +49,8 @@ impl Grants for OneGrant {
         vec![]
     }
 
-    fn pinning(&self) -> Pinning {
-        self.pinning
+    fn cpuset_fields(&self) -> CpusetFields {
+        self.fields
     }
 
     fn check(&self, _: &Grant) -> Result<(), GrantError> {
@@ -59,7 +59,7 @@ impl Grants for OneGrant {
 
     fn remainder(&self) -> Option<Grant> {
         let others = Grant { cpus: set("1-3"), ..Grant::default() };
-        (self.pinning == Pinning::Cpus).then_some(others)
+        (self.fields == CpusetFields::Cpus).then_some(others)
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
@@ -74,13 +74,13 @@ fn set(list: &str) -> CpuSet {
 /// A claim of CPU 0, whose memory is node 0.
 fn cpu() -> OneGrant {
     let grant = Grant { cpus: set("0"), memory_nodes: set("0"), ..Grant::default() };
-    OneGrant { driver: "dra.cpu", pinning: Pinning::Cpus, grant, changes: watch::Sender::new(1) }
+    OneGrant { driver: "dra.cpu", fields: CpusetFields::Cpus, grant, changes: watch::Sender::new(1) }
 }
 
 /// A claim of memory on node 1.
 fn memory() -> OneGrant {
     let grant = Grant { memory_nodes: set("1"), ..Grant::default() };
-    OneGrant { driver: "dra.memory", pinning: Pinning::MemoryNodes, grant, changes: watch::Sender::new(1) }
+    OneGrant { driver: "dra.memory", fields: CpusetFields::MemoryNodes, grant, changes: watch::Sender::new(1) }
 }
 
 /// A plugin that is connected to the runtime, on a thread of its own.

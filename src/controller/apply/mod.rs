@@ -100,8 +100,8 @@ enum Conflicts {
 impl Report {
     /// Whether any of the plugin's rights, or the limits on them, is not in place.
     fn lacks_rights(&self, blocked: &[Block]) -> bool {
-        blocked.iter().chain(&self.blocks).any(|block| block.key().kind.is_right())
-            || self.failures.iter().any(|failed| failed.key.kind.is_right())
+        blocked.iter().chain(&self.blocks).any(|block| block.key().kind.gates_plugin())
+            || self.failures.iter().any(|failed| failed.key.kind.gates_plugin())
     }
 }
 

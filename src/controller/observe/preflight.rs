@@ -3,7 +3,7 @@
 use kube::Client;
 
 /// What the cluster lacks, as a message; `None` if it has everything.
-pub async fn lacks(client: &Client) -> Result<Option<String>, kube::Error> {
+pub async fn missing_api(client: &Client) -> Result<Option<String>, kube::Error> {
     let groups = client.list_api_groups().await?;
     let served: Vec<_> = groups
         .groups

@@ -11,22 +11,25 @@ use serde_json::{Map, Value};
 
 use crate::{controller::child::ChildKind, slices::quantity};
 
-/// Lists in our objects that the API server merges by key. It replaces all other lists as a whole.
-const MERGED: [(&str, &str); 10] = [
-    ("containers", "name"),
-    ("env", "name"),
-    ("imagePullSecrets", "name"),
-    ("initContainers", "name"),
-    ("matchConditions", "name"),
-    ("ownerReferences", "uid"),
-    ("ports", "containerPort"),
-    ("variables", "name"),
-    ("volumeMounts", "mountPath"),
-    ("volumes", "name"),
+/// Lists in our objects that the API server merges by key, as the end of their path without indexes. It replaces all other
+/// lists as a whole.
+const MERGED: [(&str, &str); 12] = [
+    (".containers", "name"),
+    (".containers.env", "name"),
+    (".containers.ports", "containerPort"),
+    (".containers.volumeMounts", "mountPath"),
+    (".imagePullSecrets", "name"),
+    (".initContainers", "name"),
+    (".initContainers.env", "name"),
+    (".initContainers.volumeMounts", "mountPath"),
+    (".spec.matchConditions", "name"),
+    (".metadata.ownerReferences", "uid"),
+    (".spec.variables", "name"),
+    (".spec.volumes", "name"),
 ];
 
 /// Maps that the API server replaces as a whole, so that a foreign key is drift.
-const ATOMIC_MAPS: [&str; 2] = ["nodeSelector", "matchLabels"];
+const ATOMIC_MAPS: [&str; 2] = [".nodeSelector", ".matchLabels"];
 
 /// Defaults that the API server adds to elements of lists that only we write.
 const DEFAULTS: [(&str, &str); 1] = [("scope", "*")];
@@ -64,13 +67,15 @@ pub fn first_intrusion(kind: ChildKind, desired: &Value, live: &Value) -> Option
     decisive.iter().find(is_added).map(|path| path.replace('/', "."))
 }
 
-fn difference(desired: &Value, live: &Value, key: &str, path: &str, whole: bool) -> Option<String> {
+/// `field` is the path without indexes; `whole` is set within what the API server replaces as a whole.
+fn difference(desired: &Value, live: &Value, field: &str, path: &str, whole: bool) -> Option<String> {
     let differs = || Some(if path.is_empty() { "(object)".to_owned() } else { path.to_owned() });
     match (desired, live) {
         (Value::Object(desired), Value::Object(live)) => {
-            object_difference(desired, live, path, whole || ATOMIC_MAPS.contains(&key))
+            let is_atomic = ATOMIC_MAPS.iter().any(|map| field.ends_with(map));
+            object_difference(desired, live, field, path, whole || is_atomic)
         }
-        (Value::Array(desired), Value::Array(live)) => list_difference(desired, live, key, path),
+        (Value::Array(desired), Value::Array(live)) => list_difference(desired, live, field, path),
         // The API server omits empty values.
         (empty, Value::Null) if is_empty(empty) => None,
         _ if desired == live || same_quantity(path, desired, live) => None,
@@ -81,6 +86,7 @@ fn difference(desired: &Value, live: &Value, key: &str, path: &str, whole: bool)
 fn object_difference(
     desired: &Map<String, Value>,
     live: &Map<String, Value>,
+    field: &str,
     path: &str,
     whole: bool,
 ) -> Option<String> {
@@ -92,26 +98,27 @@ fn object_difference(
     desired
         .iter()
         .find_map(|(key, value)| {
-            difference(value, live.get(key).unwrap_or(&Value::Null), key, &format!("{path}.{key}"), whole)
+            let live = live.get(key).unwrap_or(&Value::Null);
+            difference(value, live, &format!("{field}.{key}"), &format!("{path}.{key}"), whole)
         })
         .or_else(added)
 }
 
 fn list_difference(desired: &[Value], live: &[Value], field: &str, path: &str) -> Option<String> {
-    match MERGED.iter().find(|(list, _)| *list == field) {
+    match MERGED.iter().find(|(list, _)| field.ends_with(list)) {
         Some((_, key)) => desired.iter().find_map(|item| {
             let path = format!("{path}[{key}={}]", item[*key]);
             match live.iter().find(|other| other.get(key) == item.get(key)) {
-                Some(other) => difference(item, other, "", &path, false),
+                Some(other) => difference(item, other, field, &path, false),
                 None => Some(path),
             }
         }),
         None if desired.len() != live.len() => Some(path.to_owned()),
-        None => desired
-            .iter()
-            .zip(live)
-            .enumerate()
-            .find_map(|(index, (desired, live))| difference(desired, live, "", &format!("{path}[{index}]"), true)),
+        None => {
+            desired.iter().zip(live).enumerate().find_map(|(index, (desired, live))| {
+                difference(desired, live, field, &format!("{path}[{index}]"), true)
+            })
+        }
     }
 }
 
@@ -170,9 +177,14 @@ mod tests {
 
     #[test]
     fn a_foreign_element_in_a_merged_list_is_not_drift() {
-        let desired = json!({"env": [{"name": "A", "value": "1"}]});
-        let live = json!({"env": [{"name": "B", "value": "2"}, {"name": "A", "value": "1"}]});
+        let container = |env: Value| json!({"containers": [{"name": "a", "env": env}]});
+        let desired = container(json!([{"name": "A", "value": "1"}]));
+        let live = container(json!([{"name": "B", "value": "2"}, {"name": "A", "value": "1"}]));
         assert_eq!(first_difference(&desired, &live), None);
+        // A list of the same name elsewhere is replaced as a whole.
+        let rule = |ports: Value| json!({"spec": {"ingress": [{"ports": ports}]}});
+        let (desired, live) = (rule(json!([{"port": 1}])), rule(json!([{"port": 1}, {"port": 2}])));
+        assert_eq!(first_difference(&desired, &live).as_deref(), Some(".spec.ingress[0].ports"));
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub struct Context {
     /// How long reconciles compute.
     pub pace: Arc<Pace>,
     /// What the cluster lacks.
-    pub lacks: watch::Receiver<Option<String>>,
+    pub missing_api: watch::Receiver<Option<String>>,
     /// What is remembered about each config, by UID.
     pub remembered: Mutex<HashMap<String, Remembered>>,
 }
@@ -108,9 +108,9 @@ pub fn on_error(_: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action
 async fn reconcile_once(guarded: &Guarded, context: &Context, now: Timestamp) -> Result<Action, Error> {
     let _timing = context.writer.metrics.time();
 
-    // Never decide on a partial view of the cluster. Caches of a missing API never fill, but then `lacks` is set.
-    let lacks = context.lacks.borrow().clone();
-    if lacks.is_none() && !context.caches.are_ready() {
+    // Never decide on a partial view of the cluster. Caches of a missing API never fill, but then `missing_api` is set.
+    let missing_api = context.missing_api.borrow().clone();
+    if missing_api.is_none() && !context.caches.are_ready() {
         // Filling the last cache triggers a reconcile.
         return Ok(Action::await_change());
     }
@@ -132,7 +132,7 @@ async fn reconcile_once(guarded: &Guarded, context: &Context, now: Timestamp) ->
     } else if let Some(error) = &guarded.invalid {
         context.reject(subject, error, &mut memory).await
     } else {
-        context.serve(subject, lacks.as_deref(), &mut memory).await
+        context.serve(subject, missing_api.as_deref(), &mut memory).await
     };
 
     // When to reconcile again. A failure is not fatal: the next attempt starts from the state at that time.
@@ -170,7 +170,7 @@ struct Subject<'a> {
 #[derive(Default)]
 struct Findings<'a> {
     /// What the cluster lacks.
-    lacks: Option<&'a str>,
+    missing_api: Option<&'a str>,
     /// Why pods that should exist cannot be created.
     refusal: Option<String>,
     /// Blocks from the plan and from the writes.
@@ -228,7 +228,7 @@ impl Context {
     async fn serve(
         &self,
         subject: Subject<'_>,
-        lacks: Option<&str>,
+        missing_api: Option<&str>,
         memory: &mut Remembered,
     ) -> Result<Outcome, Error> {
         let Subject { config, snapshot, view, now } = subject;
@@ -238,7 +238,7 @@ impl Context {
 
         // Plan: build the wanted children and compare them with the live ones. Nothing is rolled out if the cluster
         // lacks the API or an older config has the nodes.
-        let may_roll_out = lacks.is_none() && view.overlap.is_none();
+        let may_roll_out = missing_api.is_none() && view.overlap.is_none();
         let plan = if may_roll_out {
             let desired = build::children(config, &self.settings);
             plan::plan(config, &desired, &snapshot.children, &memory.children, now)
@@ -255,7 +255,7 @@ impl Context {
         blocks.append(&mut report.blocks);
 
         // Judge, status (API), events (API).
-        let findings = Findings { lacks, refusal, blocks, held: plan.held, report, waiting: None };
+        let findings = Findings { missing_api, refusal, blocks, held: plan.held, report, waiting: None };
         self.report(subject, findings, memory).await
     }
 
@@ -308,7 +308,7 @@ impl Context {
         memory: &mut Remembered,
     ) -> Result<Outcome, Error> {
         let Subject { config, snapshot, view, now } = subject;
-        let Findings { lacks, refusal, blocks, held, report, waiting } = findings;
+        let Findings { missing_api, refusal, blocks, held, report, waiting } = findings;
 
         // Judge: the rollout, device health and device usage, including what was just written.
         let children = memory.children.catch_up(snapshot.children.clone(), now);
@@ -321,7 +321,7 @@ impl Context {
         // Status.
         let status = status::status(&Inputs {
             config,
-            lacks,
+            missing_api,
             // A config that is being deleted need not give way.
             overlap: view.overlap.as_ref().filter(|_| waiting.is_none()),
             blocks: &blocks,

@@ -35,7 +35,7 @@ struct Scene {
     context: Arc<Context>,
     configs: StoreWriter<Guarded>,
     changes: Changes,
-    lacks: watch::Sender<Option<String>>,
+    missing_api: watch::Sender<Option<String>>,
     registry: Registry,
     /// How many of the requests have been checked.
     seen: usize,
@@ -48,7 +48,7 @@ impl Scene {
         let mut registry = Registry::default();
         let (caches, changes) = Caches::new(&client, "ns");
         let (store, configs) = reflector::store();
-        let (lacks, lacks_now) = watch::channel(None);
+        let (missing_api, missing_now) = watch::channel(None);
         let context = Context {
             writer: Writer {
                 client: client.clone(),
@@ -60,10 +60,10 @@ impl Scene {
             caches,
             configs: store,
             pace: Arc::default(),
-            lacks: lacks_now,
+            missing_api: missing_now,
             remembered: HashMap::new().into(),
         };
-        Self { api, context: Arc::new(context), configs, changes, lacks, registry, seen: 0 }
+        Self { api, context: Arc::new(context), configs, changes, missing_api, registry, seen: 0 }
     }
 
     /// A scene with a config with this spec and a node.
@@ -553,7 +553,7 @@ async fn nothing_is_decided_before_every_cache_is_filled() {
 #[tokio::test(start_paused = true)]
 async fn the_status_is_overwritten_so_that_no_foreign_condition_stays() {
     let mut scene = Scene::with_config(&spec());
-    scene.lacks.send_replace(Some("no API".into()));
+    scene.missing_api.send_replace(Some("no API".into()));
     let foreign = json!({
         "type": "Ready", "status": "True", "reason": "Restored", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
@@ -637,7 +637,7 @@ async fn a_config_that_is_gone_without_an_event_is_forgotten_and_no_longer_count
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_does_not_respond_ends_the_reconcile() {
     let scene = Scene::with_config(&spec());
-    scene.lacks.send_replace(Some("no API".into()));
+    scene.missing_api.send_replace(Some("no API".into()));
     let _gate = scene.api.hold(&format!("{CONFIG}/status"));
     let guarded: Guarded = serde_json::from_value(scene.config()).unwrap();
     let error = reconcile(Arc::new(guarded.clone()), Arc::clone(&scene.context)).await.unwrap_err();

@@ -39,7 +39,7 @@ pub struct Inputs<'a> {
     /// The object, with its current status.
     pub config: &'a Config,
     /// What the cluster lacks, as a message.
-    pub lacks: Option<&'a str>,
+    pub missing_api: Option<&'a str>,
     /// The older config that it gives way to.
     pub overlap: Option<&'a Overlap>,
     /// What someone has to fix about the children.
@@ -120,13 +120,13 @@ fn stated(inputs: &Inputs<'_>) -> Vec<Stated> {
     }
 
     all.push(healthy(inputs));
-    all.push(preflight(inputs.lacks));
+    all.push(preflight(inputs.missing_api));
     all
 }
 
-fn preflight(lacks: Option<&str>) -> Stated {
-    let (status, cause) = match lacks {
-        Some(lacks) => (ConditionStatus::False, Cause::new(Reason::DraApiMissing, lacks)),
+fn preflight(missing_api: Option<&str>) -> Stated {
+    let (status, cause) = match missing_api {
+        Some(missing) => (ConditionStatus::False, Cause::new(Reason::DraApiMissing, missing)),
         None => (ConditionStatus::True, Cause::new(Reason::Passed, "the cluster serves resource.k8s.io/v1")),
     };
     Stated { type_: ConditionType::PreflightPassed, status, cause }
@@ -173,8 +173,8 @@ fn serves_on(inputs: &Inputs<'_>) -> bool {
 
 /// What someone has to fix, most serious first.
 fn stalled(inputs: &Inputs<'_>) -> Option<Cause> {
-    if let Some(lacks) = inputs.lacks {
-        return Some(Cause::new(Reason::DraApiMissing, lacks));
+    if let Some(missing) = inputs.missing_api {
+        return Some(Cause::new(Reason::DraApiMissing, missing));
     }
     if let Some(overlap) = inputs.overlap {
         return Some(Cause::new(Reason::NodeSelectorOverlap, overlap_message(overlap)));
@@ -226,7 +226,7 @@ fn reconciling(inputs: &Inputs<'_>) -> Option<Cause> {
     }
 
     // Nothing is rolled out if the API is missing or an older config has the nodes.
-    if inputs.lacks.is_some() || inputs.overlap.is_some() {
+    if inputs.missing_api.is_some() || inputs.overlap.is_some() {
         return None;
     }
 

@@ -27,7 +27,7 @@ fn status_with(change: impl for<'a> FnOnce(&mut Inputs<'a>, &'a Held)) -> DraDri
 fn inputs_of(held: &Held) -> Inputs<'_> {
     Inputs {
         config: &held.config,
-        lacks: None,
+        missing_api: None,
         overlap: None,
         blocks: &[],
         held: &[],
@@ -136,7 +136,7 @@ fn work_in_progress_is_reconciling_and_never_stalled() {
 #[test]
 fn a_problem_that_someone_has_to_fix_is_stalled_and_named() {
     for (status, reason, words) in [
-        (status_with(|inputs, _| inputs.lacks = Some("no API")), "DraApiMissing", "no API"),
+        (status_with(|inputs, _| inputs.missing_api = Some("no API")), "DraApiMissing", "no API"),
         (
             status_with(|inputs, held| inputs.overlap = Some(&held.overlap)),
             "NodeSelectorOverlap",

@@ -1,7 +1,7 @@
 //! The nominal size of a machine's memory. Pure.
 
 /// GiB in a KiB count.
-const KIB_A_GIB: u64 = 1 << 20;
+const KIB_PER_GIB: u64 = 1 << 20;
 
 /// The nominal size in GB of a machine whose kernel manages `kib`.
 ///
@@ -13,11 +13,11 @@ pub(super) fn nominal_gb(kib: u64) -> Option<i64> {
     let octave = 1_u64.checked_shl(kib.checked_ilog2()?)?;
     let size = [8, 16, 32, 64]
         .into_iter()
-        .filter_map(|parts| kib.checked_next_multiple_of((octave / parts).max(KIB_A_GIB)))
+        .filter_map(|parts| kib.checked_next_multiple_of((octave / parts).max(KIB_PER_GIB)))
         .find(|&size| size - kib <= kib / 20)
         // Below 8 GiB even whole GiB may be farther away than that: take the nearest.
-        .unwrap_or((kib.saturating_add(KIB_A_GIB / 2)) / KIB_A_GIB * KIB_A_GIB);
-    i64::try_from(size / KIB_A_GIB).ok().filter(|&gb| gb > 0)
+        .unwrap_or((kib.saturating_add(KIB_PER_GIB / 2)) / KIB_PER_GIB * KIB_PER_GIB);
+    i64::try_from(size / KIB_PER_GIB).ok().filter(|&gb| gb > 0)
 }
 
 #[cfg(test)]
@@ -58,9 +58,9 @@ mod tests {
         #[test]
         fn more_memory_never_says_less_than_there_is(kib in any::<u64>()) {
             if let Some(gb) = nominal_gb(kib) {
-                let claimed = u128::from(gb.cast_unsigned()) * u128::from(KIB_A_GIB);
-                prop_assert!(claimed + u128::from(KIB_A_GIB / 2) >= u128::from(kib));
-                prop_assert!(claimed <= u128::from(kib) + u128::from(kib / 20).max(u128::from(KIB_A_GIB / 2)));
+                let claimed = u128::from(gb.cast_unsigned()) * u128::from(KIB_PER_GIB);
+                prop_assert!(claimed + u128::from(KIB_PER_GIB / 2) >= u128::from(kib));
+                prop_assert!(claimed <= u128::from(kib) + u128::from(kib / 20).max(u128::from(KIB_PER_GIB / 2)));
             }
         }
     }

@@ -22,7 +22,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use tokio::sync::watch;
 
 pub use self::devices::CpuDevices;
-use super::{AllocatedDevice, Conflict, Driver, Grant, GrantError, Inventory, pinning::Pinning};
+use super::{AllocatedDevice, Conflict, Driver, Grant, GrantError, Inventory, cpuset_fields::CpusetFields};
 use crate::{api::Granularity, cpuset::CpuSet, host::Host};
 
 /// The CPUs of this node: the [`CpuDevices`] of the machine, and which CPUs are online now.
@@ -78,8 +78,8 @@ impl Driver for CpuDriver {
         self.devices.overlapping(held)
     }
 
-    fn pinning(&self) -> Pinning {
-        Pinning::Cpus
+    fn cpuset_fields(&self) -> CpusetFields {
+        CpusetFields::Cpus
     }
 
     fn changed(&self) -> BoxFuture<'_, String> {

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::{Claims, cdi::token_of};
 use crate::{
-    drivers::{Grant, GrantError, pinning::Pinning},
+    drivers::{Grant, GrantError, cpuset_fields::CpusetFields},
     plugin::grants::{ContainerIdentity, Grants, Refusal},
 };
 
@@ -44,8 +44,8 @@ impl Grants for Claims {
         self.lock().of_pod(pod_uid)
     }
 
-    fn pinning(&self) -> Pinning {
-        self.driver.pinning()
+    fn cpuset_fields(&self) -> CpusetFields {
+        self.driver.cpuset_fields()
     }
 
     fn check(&self, grant: &Grant) -> Result<(), GrantError> {

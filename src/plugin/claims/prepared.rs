@@ -366,7 +366,7 @@ mod tests {
     use crate::{
         api::Granularity,
         cpuset::CpuSet,
-        drivers::{GrantError, Inventory, cpu::CpuDriver, pinning::Pinning},
+        drivers::{GrantError, Inventory, cpu::CpuDriver, cpuset_fields::CpusetFields},
         host::Host,
     };
 
@@ -456,8 +456,8 @@ mod tests {
             self.0.changed()
         }
 
-        fn pinning(&self) -> Pinning {
-            self.0.pinning()
+        fn cpuset_fields(&self) -> CpusetFields {
+            self.0.cpuset_fields()
         }
     }
 

@@ -15,8 +15,8 @@ use crate::{
     drivers::{
         AllocatedDevice, Conflict, Grant, GrantError, Inventory,
         attachment::{AttachError, Attachment, Sandbox},
+        cpuset_fields::CpusetFields,
         grant::{DeviceNode, NetDevice, Share},
-        pinning::Pinning,
     },
     plugin::{
         kubelet::grpc::dra,
@@ -106,8 +106,8 @@ impl Driver for Nics {
         vec![]
     }
 
-    fn pinning(&self) -> Pinning {
-        Pinning::Nothing
+    fn cpuset_fields(&self) -> CpusetFields {
+        CpusetFields::Nothing
     }
 
     fn changed(&self) -> BoxFuture<'_, String> {

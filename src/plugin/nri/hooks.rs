@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     cpuset::CpuSet,
-    drivers::{Grant, pinning::Pinning},
+    drivers::{Grant, cpuset_fields::CpusetFields},
     plugin::grants::{ContainerIdentity, Grants},
 };
 
@@ -263,7 +263,7 @@ impl Hooks {
         };
         let grant = self.grants.of_container(&identity).map_err(|refusal| refusal.to_string())?;
         let brings_nothing = grant.as_ref().is_some_and(|grant| Cpuset::from(grant).is_empty());
-        if brings_nothing && self.grants.pinning() != Pinning::Nothing {
+        if brings_nothing && self.grants.cpuset_fields() != CpusetFields::Nothing {
             return Err(format!(
                 "container {:?} of pod {}/{} has a {} claim that provides neither CPUs nor memory nodes: delete the \
                  pod, and check the claim's devices and parameters",
@@ -275,13 +275,13 @@ impl Hooks {
 
     /// How this driver treats a container. `None` if this driver does not set its cpuset.
     fn usage(&self, grant: Option<Grant>, container: &Container) -> Option<Use> {
-        let pinning = self.grants.pinning();
-        let Some(grant) = grant else { return (pinning == Pinning::Cpus).then_some(Use::Free) };
+        let fields = self.grants.cpuset_fields();
+        let Some(grant) = grant else { return (fields == CpusetFields::Cpus).then_some(Use::Free) };
         let mut placement = Cpuset::from(&grant);
-        if pinning == Pinning::Cpus && memory_nodes::are_claimed_elsewhere(&self.driver, &container.env) {
+        if fields == CpusetFields::Cpus && memory_nodes::are_claimed_elsewhere(&self.driver, &container.env) {
             placement.memory_nodes = CpuSet::new();
         }
-        (pinning != Pinning::Nothing).then_some(Use::Claim(placement))
+        (fields != CpusetFields::Nothing).then_some(Use::Claim(placement))
     }
 }
 

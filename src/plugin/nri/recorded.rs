@@ -23,7 +23,7 @@ use super::{
     ttrpc::{self, Incoming},
 };
 use crate::{
-    drivers::{Grant, GrantError, pinning::Pinning},
+    drivers::{Grant, GrantError, cpuset_fields::CpusetFields},
     plugin::grants::{ContainerIdentity, Grants, Refusal},
 };
 
@@ -123,8 +123,8 @@ impl Grants for OneClaim {
         vec![]
     }
 
-    fn pinning(&self) -> Pinning {
-        Pinning::Cpus
+    fn cpuset_fields(&self) -> CpusetFields {
+        CpusetFields::Cpus
     }
 
     fn check(&self, _: &Grant) -> Result<(), GrantError> {

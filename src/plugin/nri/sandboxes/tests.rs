@@ -6,7 +6,7 @@ use tokio::{sync::watch, time::timeout};
 
 use super::*;
 use crate::{
-    drivers::{GrantError, pinning::Pinning},
+    drivers::{GrantError, cpuset_fields::CpusetFields},
     plugin::{
         grants::{ContainerIdentity, Refusal},
         nri::{
@@ -34,8 +34,8 @@ impl Grants for PodGrants {
         Ok(())
     }
 
-    fn pinning(&self) -> Pinning {
-        Pinning::Nothing
+    fn cpuset_fields(&self) -> CpusetFields {
+        CpusetFields::Nothing
     }
 
     fn remainder(&self) -> Option<Grant> {

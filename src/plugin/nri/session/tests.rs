@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::{super::reconnect::run, *};
 use crate::{
-    drivers::{Grant, GrantError, pinning::Pinning},
+    drivers::{Grant, GrantError, cpuset_fields::CpusetFields},
     logged,
     plugin::{
         grants::{ContainerIdentity, Refusal},
@@ -28,7 +28,7 @@ use crate::{
 
 /// Prepared claims: `TOKEN=x` in a container's environment is the claim x.
 struct FakeGrants {
-    pinning: Pinning,
+    pinning: CpusetFields,
     /// What every pod's claims hold together.
     of_pod: Vec<Grant>,
     attachment: Option<Arc<dyn Attachment>>,
@@ -73,7 +73,7 @@ impl Grants for FakeGrants {
         self.of_pod.clone()
     }
 
-    fn pinning(&self) -> Pinning {
+    fn cpuset_fields(&self) -> CpusetFields {
         self.pinning
     }
 
@@ -112,15 +112,15 @@ fn online(directory: &TempDir, cpus: &str) {
 
 impl Node {
     fn start(claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
-        Self::start_with(Pinning::Cpus, claims, remainder)
+        Self::start_with(CpusetFields::Cpus, claims, remainder)
     }
 
-    fn start_with(pinning: Pinning, claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
+    fn start_with(pinning: CpusetFields, claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
         Self::start_attaching(pinning, None, claims, remainder)
     }
 
     fn start_attaching(
-        pinning: Pinning,
+        pinning: CpusetFields,
         attachment: Option<Arc<dyn Attachment>>,
         claims: &[(&str, &str)],
         remainder: Option<&str>,
@@ -304,7 +304,7 @@ async fn limits_of_a_claim_are_set_when_its_container_is_created_even_without_pi
         huge_page_limits: [("2MB".to_owned(), 64 << 20)].into(),
         ..Grant::default()
     };
-    for (pinning, cpus) in [(Pinning::Nothing, ""), (Pinning::Cpus, "2")] {
+    for (pinning, cpus) in [(CpusetFields::Nothing, ""), (CpusetFields::Cpus, "2")] {
         let mut node = Node::start_with(pinning, &[], None);
         let grant = Grant { cpus: cpus.parse().unwrap(), ..limited.clone() };
         *node.grants.state() = ([("x".to_owned(), grant)].into(), None);
@@ -322,7 +322,7 @@ async fn limits_of_a_claim_are_set_when_its_container_is_created_even_without_pi
 
 #[tokio::test]
 async fn a_driver_that_pins_nothing_leaves_every_container_alone() {
-    let mut node = Node::start_with(Pinning::Nothing, &[("x", "")], None);
+    let mut node = Node::start_with(CpusetFields::Nothing, &[("x", "")], None);
     let mut plugin = node.connect(&[("a", "TOKEN=x", "0-1"), ("b", "", "2")]).await;
     let created = plugin.create(pod("pod", "default"), container("c", "pod", "TOKEN=x", "3")).await;
     assert_eq!(created, Ok((String::new(), vec![])));
@@ -350,7 +350,7 @@ async fn memory_nodes_are_left_to_another_drivers_claim_that_provides_them() {
 
 #[tokio::test]
 async fn a_memory_driver_leaves_cpus_and_other_containers_alone() {
-    let mut node = Node::start_with(Pinning::MemoryNodes, &[], None);
+    let mut node = Node::start_with(CpusetFields::MemoryNodes, &[], None);
     let memory = Grant { memory_nodes: "1".parse().unwrap(), ..Grant::default() };
     *node.grants.state() = ([("x".to_owned(), memory)].into(), None);
     let mut plugin = node.connect(&[("a", "", "2-7")]).await;
@@ -592,7 +592,7 @@ async fn the_plugin_subscribes_to_pod_sandboxes_only_if_something_is_attached_to
     let of_sandboxes = [Event::RunPodSandbox, Event::StopPodSandbox, Event::RemovePodSandbox];
     for attachment in [None, Some(FakeAttachment::new() as Arc<dyn Attachment>)] {
         let attaches = attachment.is_some();
-        let mut node = Node::start_attaching(Pinning::Nothing, attachment, &[], None);
+        let mut node = Node::start_attaching(CpusetFields::Nothing, attachment, &[], None);
         let plugin = node.connect(&[]).await;
         assert!(of_containers.iter().all(|event| is_subscribed(&plugin, *event)));
         assert!(of_sandboxes.iter().all(|event| is_subscribed(&plugin, *event) == attaches));
@@ -602,7 +602,8 @@ async fn the_plugin_subscribes_to_pod_sandboxes_only_if_something_is_attached_to
 #[tokio::test]
 async fn a_slow_attachment_delays_no_other_hook_and_fails_its_own_sandbox_in_time() {
     let attachment = FakeAttachment::new();
-    let mut node = Node::start_attaching(Pinning::Cpus, Some(Arc::clone(&attachment) as _), &[("x", "1")], Some("2-7"));
+    let mut node =
+        Node::start_attaching(CpusetFields::Cpus, Some(Arc::clone(&attachment) as _), &[("x", "1")], Some("2-7"));
     let mut plugin = node.connect(&[("a", "", "")]).await;
     assert_eq!(plugin.makes().await, ["a 2-7"]);
     attachment.hangs.store(true, Ordering::Relaxed);
@@ -626,7 +627,7 @@ async fn a_slow_attachment_delays_no_other_hook_and_fails_its_own_sandbox_in_tim
 #[tokio::test]
 async fn sandboxes_are_recovered_at_each_synchronisation_even_if_it_comes_in_parts() {
     let attachment = FakeAttachment::new();
-    let mut node = Node::start_attaching(Pinning::Nothing, Some(Arc::clone(&attachment) as _), &[], None);
+    let mut node = Node::start_attaching(CpusetFields::Nothing, Some(Arc::clone(&attachment) as _), &[], None);
     let mut plugin = node.runtime.plugin().await;
     plugin.synchronize(vec![pod("a", "default")], vec![], true).await;
     assert_eq!(attachment.calls(), [""; 0], "more comes");

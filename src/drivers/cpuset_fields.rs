@@ -3,7 +3,7 @@
 /// Which parts of a container's cpuset a kind of device sets. The container runtime lets one plugin set each field of a
 /// container, so two kinds must not set the same one: `docs/development/nri-sharing.md` says who sets which.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pinning {
+pub enum CpusetFields {
     /// Nothing: its claims provide neither CPUs nor memory nodes, and other containers are left alone.
     #[default]
     Nothing,
