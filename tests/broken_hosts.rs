@@ -1,5 +1,5 @@
-//! A sysfs with unreadable, empty, senseless or contradictory files yields what can be known, and a warning that names the
-//! file; no tree makes discovery panic or block.
+//! If files in sysfs are unreadable, empty, invalid or contradictory, discovery finds what it can and warns with the name
+//! of the file. No tree makes it panic or block.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ mod machines;
 
 use machines::Machine;
 
-/// What is in the place of a file.
+/// What replaces a file.
 #[derive(Clone, Debug)]
 enum Broken {
     Text(&'static str),
@@ -64,27 +64,27 @@ fn first<'d>(driver: &'d CpuDevices, attribute: &str) -> Option<&'d k8s_openapi:
 }
 
 const ALL: [&str; 4] = ["core-0-0", "core-0-1", "core-1-0", "core-1-1"];
-const WITHOUT_FIRST_PLACE: [&str; 4] = ["core-cpu0", "core-0-1", "core-1-0", "core-1-1"];
+const WITHOUT_FIRST_CORE_ID: [&str; 4] = ["core-cpu0", "core-0-1", "core-1-0", "core-1-1"];
 
 #[rstest]
-#[case::senseless("cpu0/topology/core_id", &Text("zero"), "says \"zero\"", &WITHOUT_FIRST_PLACE)]
-#[case::empty("cpu0/topology/core_id", &Text(""), "is empty", &WITHOUT_FIRST_PLACE)]
-#[case::unreadable("cpu0/topology/core_id", &Directory, "cannot be read", &WITHOUT_FIRST_PLACE)]
-#[case::pipe("cpu0/topology/core_id", &Pipe, "is empty", &WITHOUT_FIRST_PLACE)]
+#[case::invalid("cpu0/topology/core_id", &Text("zero"), "says \"zero\"", &WITHOUT_FIRST_CORE_ID)]
+#[case::empty("cpu0/topology/core_id", &Text(""), "is empty", &WITHOUT_FIRST_CORE_ID)]
+#[case::unreadable("cpu0/topology/core_id", &Directory, "cannot be read", &WITHOUT_FIRST_CORE_ID)]
+#[case::pipe("cpu0/topology/core_id", &Pipe, "is empty", &WITHOUT_FIRST_CORE_ID)]
 #[case::large("cpu0/topology/core_cpus_list", &Large, "is larger than", &ALL)]
 #[case::siblings_without_itself("cpu0/topology/core_cpus_list", &Text("4\n"), "lacks CPU 0 itself", &ALL)]
 #[case::backwards("cpu0/topology/core_cpus_list", &Text("4-0"), "runs backwards", &ALL)]
-#[case::package("cpu0/topology/physical_package_id", &Text("\u{fffd}\u{1}"), "not a number", &WITHOUT_FIRST_PLACE)]
+#[case::package("cpu0/topology/physical_package_id", &Text("\u{fffd}\u{1}"), "not a number", &WITHOUT_FIRST_CORE_ID)]
 #[case::topology_is_a_file("cpu0/topology", &Text("x"), "Not a directory", &["core-cpu0", "core-0-0", "core-0-1", "core-1-0", "core-1-1"])]
 #[case::online_empty("online", &Text(""), "is empty, although", &ALL)]
-#[case::online_senseless("online", &Text("all"), "says \"all\"", &ALL)]
+#[case::online_invalid("online", &Text("all"), "says \"all\"", &ALL)]
 #[case::online_unreadable("online", &Directory, "cannot be read", &ALL)]
 #[case::online_unknown("online", &Text("0-7,9"), "CPUs 9, which have no directory", &["core-cpu9", "core-0-0", "core-0-1", "core-1-0", "core-1-1"])]
 #[case::cache("cpu0/cache/index3/id", &Text("?"), "not a number", &ALL)]
 #[case::frequency("cpu0/cpufreq/base_frequency", &Text("fast"), "not a number", &ALL)]
 #[case::turbo("intel_pstate/no_turbo", &Text("maybe"), "not a number", &ALL)]
 #[case::smt("smt/active", &Text(""), "is empty", &ALL)]
-fn a_broken_file_of_a_cpu_takes_away_only_what_it_told(
+fn a_broken_file_of_a_cpu_loses_only_what_it_contained(
     #[case] file: &str,
     #[case] broken: &Broken,
     #[case] warning: &str,
@@ -110,7 +110,7 @@ fn a_broken_file_of_a_cpu_takes_away_only_what_it_told(
 }
 
 #[test]
-fn siblings_that_one_side_denies_are_told_and_every_cpu_is_still_offered_once() {
+fn one_sided_siblings_are_warned_about_and_every_cpu_is_still_in_one_device() {
     let root = tempfile::tempdir().unwrap();
     machine().write(root.path()).unwrap();
     for name in ["core_cpus_list", "thread_siblings_list"] {
@@ -124,22 +124,22 @@ fn siblings_that_one_side_denies_are_told_and_every_cpu_is_still_offered_once() 
 
 #[rstest]
 #[case::empty(&Text(""))]
-#[case::senseless(&Text("MemTotal: much kB\n"))]
+#[case::invalid(&Text("MemTotal: much kB\n"))]
 #[case::unreadable(&Directory)]
 #[case::missing(&Missing)]
-fn without_meminfo_the_nodes_tell_the_memory(#[case] broken: &Broken) {
+fn without_meminfo_the_memory_is_the_sum_of_the_nodes(#[case] broken: &Broken) {
     let root = tempfile::tempdir().unwrap();
     machine().write(root.path()).unwrap();
     break_file(root.path(), "proc/meminfo", broken);
     let driver = discover(root.path());
     assert_eq!(first(&driver, "memoryGB").and_then(|attribute| attribute.int), Some(16));
-    let told = driver.inventory().warnings.iter().any(|text| text.contains("proc/meminfo"));
-    assert_eq!(told, !matches!(broken, Missing));
+    let warned = driver.inventory().warnings.iter().any(|text| text.contains("proc/meminfo"));
+    assert_eq!(warned, !matches!(broken, Missing));
 }
 
 #[rstest]
 #[case::empty(&Text(""), "does not have the format of any known architecture")]
-#[case::senseless(&Text("\u{0}\u{1}:::\n:\n\n"), "does not have the format of any known architecture")]
+#[case::invalid(&Text("\u{0}\u{1}:::\n:\n\n"), "does not have the format of any known architecture")]
 #[case::unreadable(&Directory, "cannot be read")]
 #[case::missing(&Missing, "does not exist")]
 fn without_cpuinfo_vendor_and_model_are_left_out(#[case] broken: &Broken, #[case] warning: &str) {
@@ -155,7 +155,7 @@ fn without_cpuinfo_vendor_and_model_are_left_out(#[case] broken: &Broken, #[case
 }
 
 #[test]
-fn a_cpu_that_two_nodes_claim_is_on_neither() {
+fn a_cpu_that_two_numa_nodes_list_is_on_neither() {
     let root = tempfile::tempdir().unwrap();
     machine().write(root.path()).unwrap();
     break_file(root.path(), "sys/devices/system/node/node1/cpulist", &Text("0,2-3,6-7"));
@@ -172,7 +172,7 @@ fn a_cpu_that_two_nodes_claim_is_on_neither() {
 }
 
 #[test]
-fn a_cpu_of_both_halves_of_a_hybrid_processor_has_no_kind() {
+fn a_cpu_that_two_core_types_list_has_neither() {
     let root = tempfile::tempdir().unwrap();
     Machine::default().write(root.path()).unwrap();
     machines::put(root.path(), "sys/devices/cpu_core/cpus", "0-1").unwrap();
@@ -225,7 +225,7 @@ fn any_file() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Contents from sensible to absurd.
+/// Valid and invalid contents.
 fn any_text() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => (-1i64..8).prop_map(|number| number.to_string().into_bytes()),
@@ -254,7 +254,7 @@ proptest! {
             machine().write(root.path()).unwrap();
         }
         for (file, text) in &files {
-            // An online list of every number there is takes its time, and shows nothing else.
+            // A machine with every possible CPU online takes long and shows nothing more.
             let text = if file.ends_with("cpu/online") && text == b"0-65535" { b"0-300" } else { text.as_slice() };
             let path = root.path().join(file);
             if fs::create_dir_all(path.parent().unwrap()).is_ok() && !path.is_dir() {

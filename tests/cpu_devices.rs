@@ -21,8 +21,8 @@ fn driver(machine: &Machine, granularity: Granularity, reserved: &CpuSet) -> Cpu
     CpuDevices::new(&Host::at(root.path()).observe_machine(), granularity, reserved)
 }
 
-/// Device names and the CPUs they mean.
-fn meanings(driver: &CpuDevices) -> BTreeMap<String, CpuSet> {
+/// The CPUs of each device, by name.
+fn cpus_by_name(driver: &CpuDevices) -> BTreeMap<String, CpuSet> {
     let devices = &driver.inventory().devices;
     devices.iter().map(|device| (device.name.clone(), driver.cpus_of(&device.name).unwrap().clone())).collect()
 }
@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn reservations_take_devices_away_and_change_no_other(
+    fn reserved_cpus_remove_their_devices_and_change_no_other(
         machine in any_machine(),
         granularity in any_granularity(),
         reserved in proptest::collection::vec(0u32..32, 0..6),
@@ -75,43 +75,43 @@ proptest! {
         let all = driver(&machine, granularity, &CpuSet::new());
         let fewer = driver(&machine, granularity, &reserved);
         let expected: BTreeMap<_, _> =
-            meanings(&all).into_iter().filter(|(_, cpus)| cpus.is_disjoint(&reserved)).collect();
-        prop_assert_eq!(meanings(&fewer), expected);
-        // Nothing else about them changes either: not `cores`, which counts the machine's.
+            cpus_by_name(&all).into_iter().filter(|(_, cpus)| cpus.is_disjoint(&reserved)).collect();
+        prop_assert_eq!(cpus_by_name(&fewer), expected);
+        // Nor does anything else about them change, such as `cores`, which counts those of the machine.
         for device in &fewer.inventory().devices {
             prop_assert!(all.inventory().devices.contains(device), "{} changed", device.name);
         }
     }
 
     #[test]
-    fn an_offline_cpu_changes_the_name_of_no_core(
+    fn an_offline_cpu_does_not_rename_a_core(
         machine in any_machine(),
         granularity in any_granularity(),
         offline in 1u32..16,
     ) {
         let mut less = machine.clone();
         less.offline.push(offline);
-        // The one exception: where every core whose id repeats is offline, nothing shows that ids repeat.
+        // The exception: if every core with a repeated ID is offline, nothing shows that IDs repeat.
         if machine.dies_per_socket > 1 {
             (less.cores_per_socket, less.offline) = (8, vec![offline]);
         }
         let before = Machine { offline: less.offline.iter().skip(1).copied().collect(), ..less.clone() };
-        let before = meanings(&driver(&before, granularity, &CpuSet::new()));
-        for (name, cpus) in meanings(&driver(&less, granularity, &CpuSet::new())) {
+        let before = cpus_by_name(&driver(&before, granularity, &CpuSet::new()));
+        for (name, cpus) in cpus_by_name(&driver(&less, granularity, &CpuSet::new())) {
             let was = before.get(&name);
             prop_assert!(was.is_some_and(|was| cpus.is_subset(was)), "{name} is {cpus}, and was {was:?}");
         }
     }
 
     #[test]
-    fn two_readings_of_one_machine_are_the_same(machine in any_machine(), granularity in any_granularity()) {
+    fn reading_a_machine_twice_gives_the_same_devices(machine in any_machine(), granularity in any_granularity()) {
         let read = || driver(&machine, granularity, &CpuSet::new()).inventory().clone();
         prop_assert_eq!(read(), read());
     }
 }
 
 #[test]
-fn the_demos_servers_say_what_they_are() {
+fn the_demos_servers_have_these_devices() {
     let mut shown = BTreeMap::new();
     for (kind, _) in KINDS {
         let machine = server(kind).unwrap();
@@ -140,7 +140,7 @@ fn every_attribute_is_in_the_reference() {
 }
 
 #[test]
-fn a_hybrid_processor_tells_its_kinds_of_core_apart() {
+fn the_core_types_of_a_hybrid_processor_are_known() {
     let root = tempfile::tempdir().unwrap();
     let machine = Machine { cores_per_socket: 6, ..Machine::default() };
     machine.write(root.path()).unwrap();
@@ -150,7 +150,7 @@ fn a_hybrid_processor_tells_its_kinds_of_core_apart() {
 }
 
 #[test]
-fn an_arm_machine_tells_its_kinds_of_core_apart_by_capacity() {
+fn the_core_types_of_an_arm_machine_are_known_from_their_capacity() {
     let root = tempfile::tempdir().unwrap();
     server("arm").map(|machine| Machine { cores_per_socket: 4, ..machine }).unwrap().write(root.path()).unwrap();
     for (cpu, capacity) in ["280", "731", "855", "1024"].into_iter().enumerate() {
@@ -180,7 +180,7 @@ fn a_level_3_cache_that_is_not_index3_is_found() {
 }
 
 #[test]
-fn where_the_list_of_online_cpus_is_missing_the_directories_tell() {
+fn without_the_list_of_online_cpus_each_cpus_directory_is_read() {
     let root = tempfile::tempdir().unwrap();
     let machine = Machine { offline: vec![2], ..Machine::default() };
     machine.write(root.path()).unwrap();
@@ -189,7 +189,7 @@ fn where_the_list_of_online_cpus_is_missing_the_directories_tell() {
 }
 
 #[test]
-fn where_sysfs_is_missing_the_cpus_are_known_from_stat() {
+fn without_sysfs_the_cpus_are_read_from_proc_stat() {
     let root = tempfile::tempdir().unwrap();
     Machine::default().write(root.path()).unwrap();
     fs::remove_dir_all(root.path().join("sys")).unwrap();

@@ -1,4 +1,4 @@
-//! Describes a machine in a few lines and writes the `/proc` and `/sys` that it would show. IO: writes below a directory.
+//! Describes a machine in a few lines and writes the `/proc` and `/sys` that it would have. IO: writes below a directory.
 //!
 //! CPUs are numbered as Linux does on x86: the first thread of every core, socket after socket, then the second ones.
 //! Needs the standard library only: the demo compiles `make-host` with a bare `rustc`, and the files that the product reads
@@ -24,12 +24,12 @@ pub struct Machine {
     pub base_mhz: u32,
     pub turbo: Option<bool>,
     pub processor: Processor,
-    /// CPUs that are present and not online.
+    /// CPUs that are present but offline.
     pub offline: Vec<u32>,
     pub hostname: &'static str,
 }
 
-/// What `/proc/cpuinfo` says.
+/// The content of `/proc/cpuinfo`.
 #[derive(Clone, Debug)]
 pub enum Processor {
     X86 { vendor: &'static str, family: u32, model: u32, stepping: u32, name: &'static str, flags: &'static str },
@@ -63,7 +63,7 @@ impl Default for Machine {
     }
 }
 
-/// Where one CPU sits.
+/// Where one CPU is.
 #[derive(Clone, Copy)]
 struct Place {
     socket: u32,
@@ -189,7 +189,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What the kernel manages of one of `parts` of the memory: 1.7 % are page structures and firmware's.
+    /// How much of one of `parts` of the memory the kernel manages: page structures and firmware take 1.7 %.
     fn kib(&self, parts: u64) -> u64 {
         self.memory_gb * 1024 * 1024 / parts / 1000 * 983
     }
@@ -226,7 +226,7 @@ impl Machine {
     }
 }
 
-/// Writes a file with a line end, and the directories above it.
+/// Writes a file with a trailing newline, and creates its parent directories.
 pub fn put(root: &Path, file: &str, text: &str) -> io::Result<()> {
     let path = root.join(file);
     if let Some(directory) = path.parent() {

@@ -1,4 +1,4 @@
-//! What the chart gives, beside what kustomize gives.
+//! What the chart renders, compared with what kustomize renders.
 
 use std::{collections::BTreeSet, fs};
 
@@ -29,12 +29,12 @@ const EVERYTHING: &[&str] = &[
 ];
 
 #[test]
-fn chart_and_kustomize_give_the_same_objects() {
+fn chart_and_kustomize_render_the_same_objects() {
     let mut chart = objects(&helm_template(&[]));
     let mut base = objects(&kustomize("config/default"));
-    // An admin gives `helm install` a namespace; with `kubectl apply -k` it is one of the objects.
+    // `helm install` creates the namespace; with `kubectl apply -k` it is one of the objects.
     assert!(base.remove("Namespace /dra-operator").is_some());
-    chart.values_mut().chain(base.values_mut()).for_each(strip_what_is_helms);
+    chart.values_mut().chain(base.values_mut()).for_each(strip_helm_metadata);
     let names = |of: &std::collections::BTreeMap<String, Value>| of.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&chart), names(&base));
     for (name, object) in &chart {
@@ -48,8 +48,8 @@ fn chart_and_kustomize_give_the_same_objects() {
     }
 }
 
-/// Labels and annotations by which helm knows its own.
-fn strip_what_is_helms(object: &mut Value) {
+/// Removes the labels and annotations that mark what Helm manages.
+fn strip_helm_metadata(object: &mut Value) {
     const HELMS: [&str; 5] = [
         "helm.sh/chart",
         "helm.sh/resource-policy",
@@ -66,7 +66,7 @@ fn strip_what_is_helms(object: &mut Value) {
         }
         parent.retain(|_, value| *value != json!({}));
     }
-    // The CRD alone has no label of its own.
+    // Only the CRD has no labels of its own.
     if object["kind"] == "CustomResourceDefinition" {
         object["metadata"].as_object_mut().unwrap().remove("labels");
     }
@@ -76,17 +76,17 @@ fn strip_what_is_helms(object: &mut Value) {
 #[case::as_it_is(&[])]
 #[case::with_everything(EVERYTHING)]
 #[case::with_nothing(&["crds.install=false", "rbac.create=false", "serviceAccount.create=false", "serviceAccount.name=other"])]
-fn what_the_chart_gives_is_valid_for_kubernetes(#[case] values: &[&str]) {
+fn the_chart_renders_valid_objects(#[case] values: &[&str]) {
     kubeconform(&helm_template(values)).unwrap_or_else(|error| panic!("{values:?}: {error}"));
 }
 
 #[test]
-fn what_kustomize_gives_is_valid_for_kubernetes() {
+fn kustomize_renders_valid_objects() {
     kubeconform(&kustomize("config/default")).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
-fn a_field_that_kubernetes_does_not_know_is_found() {
+fn an_unknown_field_is_found() {
     let misspelt =
         helm_template(&[]).replace("automountServiceAccountToken: true", "automountServiceAcountToken: true");
     let said = kubeconform(&misspelt).unwrap_err();
@@ -107,13 +107,13 @@ fn a_field_that_kubernetes_does_not_know_is_found() {
 #[case("podDisruptionBudget.maxUnavailable=half", "/podDisruptionBudget/maxUnavailable")]
 #[case("metrics.serviceMonitor.enabled=true", "requires metrics.service.enabled")]
 #[case("serviceAccount.create=false", "serviceAccount.name is required")]
-fn a_value_that_makes_no_sense_is_refused_by_name(#[case] value: &str, #[case] said: &str) {
+fn an_invalid_value_is_rejected_by_name(#[case] value: &str, #[case] said: &str) {
     let error = try_helm_template(&[value]).expect_err(value);
     assert!(error.contains(said), "{error}");
 }
 
 #[test]
-fn the_crd_is_kept_unless_the_admin_says_otherwise() {
+fn the_crd_is_kept_on_uninstall_unless_disabled() {
     let crd = |values: &[&str]| {
         objects(&helm_template(values)).remove("CustomResourceDefinition /dradriverconfigs.dra-operator.dev")
     };
@@ -124,7 +124,7 @@ fn the_crd_is_kept_unless_the_admin_says_otherwise() {
 }
 
 #[test]
-fn the_controllers_pod_fits_the_restricted_level_of_pod_security() {
+fn the_controllers_pod_meets_the_restricted_pod_security_standard() {
     let deployment = objects(&helm_template(&[])).remove("Deployment dra-operator/dra-operator").unwrap();
     let pod = &deployment["spec"]["template"]["spec"];
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
@@ -141,7 +141,7 @@ fn the_controllers_pod_fits_the_restricted_level_of_pod_security() {
 }
 
 #[test]
-fn who_may_view_the_cluster_may_see_what_there_is_to_claim_and_no_more() {
+fn the_view_role_may_read_what_can_be_claimed_and_no_more() {
     let role = objects(&helm_template(&[])).remove("ClusterRole /dra-operator-viewer").unwrap();
     assert_eq!(role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"], "true");
     let rules = role["rules"].as_array().unwrap();
@@ -153,7 +153,7 @@ fn who_may_view_the_cluster_may_see_what_there_is_to_claim_and_no_more() {
 }
 
 #[test]
-fn the_node_plugins_image_is_the_controllers_own_unless_another_is_named() {
+fn the_node_plugin_runs_the_controllers_image_unless_another_is_set() {
     let image = |values: &[&str]| {
         let deployment = objects(&helm_template(values)).remove("Deployment dra-operator/dra-operator").unwrap();
         let container = deployment["spec"]["template"]["spec"]["containers"][0].clone();
@@ -167,7 +167,7 @@ fn the_node_plugins_image_is_the_controllers_own_unless_another_is_named() {
 }
 
 #[test]
-fn an_image_is_named_in_one_place_so_that_to_change_it_there_changes_all() {
+fn the_image_is_named_in_one_place() {
     let named = |yaml: &str| yaml.matches("dra-operator/dra-operator:").count();
     assert_eq!((named(&helm_template(&[])), named(&kustomize("config/default"))), (1, 1));
 }
@@ -180,7 +180,7 @@ fn an_image_is_named_in_one_place_so_that_to_change_it_there_changes_all() {
     "a-release-whose-name-has-all-of-the-53-characters-yes",
     "a-namespace-whose-name-is-as-long-as-63-characters-would-allow-x"
 )]
-fn any_name_of_a_release_and_a_namespace_gives_valid_objects(#[case] release: &str, #[case] namespace: &str) {
+fn any_release_name_and_namespace_renders_valid_objects(#[case] release: &str, #[case] namespace: &str) {
     let namespace = &namespace[..namespace.len().min(63)];
     let values =
         ["metrics.service.enabled=true", "metrics.serviceMonitor.enabled=true", "podDisruptionBudget.enabled=true"];
@@ -198,7 +198,7 @@ fn any_name_of_a_release_and_a_namespace_gives_valid_objects(#[case] release: &s
 }
 
 #[test]
-fn the_same_values_give_the_same_text_without_a_cluster() {
+fn the_same_values_render_the_same_text_without_a_cluster() {
     assert_eq!(helm_template(EVERYTHING), helm_template(EVERYTHING));
     for file in fs::read_dir(root().join("charts/dra-operator/templates")).unwrap() {
         let file = file.unwrap().path();
@@ -214,7 +214,7 @@ fn the_same_values_give_the_same_text_without_a_cluster() {
 }
 
 #[test]
-fn the_charts_readme_has_every_value() {
+fn the_charts_readme_lists_every_value() {
     let read = |file: &str| fs::read_to_string(root().join("charts/dra-operator").join(file)).unwrap();
     let values: Value = serde_saphyr::from_str(&read("values.yaml")).unwrap();
     let mut names = BTreeSet::new();
@@ -224,7 +224,7 @@ fn the_charts_readme_has_every_value() {
     assert!(missing.is_empty(), "charts/dra-operator/README.md lacks {missing:?}");
 }
 
-/// Names of values as an admin sets them; `resources` is one, as its content is Kubernetes'.
+/// The names of values as an admin sets them. `resources` counts as one, because Kubernetes defines its content.
 fn leaves(name: &str, value: &Value, names: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) if !fields.is_empty() && name != "resources" => {

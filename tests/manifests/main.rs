@@ -1,4 +1,4 @@
-//! The chart, the kustomize base and the samples: what they give is the same, and valid for Kubernetes.
+//! The chart, the kustomize base and the samples: they render the same objects, which are valid for Kubernetes.
 //!
 //! Run by `make test-manifests`, which builds helm, kustomize and kubeconform. IO: reads the checkout, runs the tools.
 

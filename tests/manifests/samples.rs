@@ -1,4 +1,4 @@
-//! The samples, and what the controller makes of them.
+//! The samples, and what the controller renders from them.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ fn a_field_that_the_crd_does_not_know_is_found() {
 }
 
 #[test]
-fn what_the_controller_makes_of_the_sample_is_valid_for_kubernetes() {
+fn the_controller_renders_valid_objects_from_the_sample() {
     let rendered = dra_operator(&["render", "-f", "config/samples/cpu.yaml", "--image", "registry.example/operator:1"]);
     kubeconform(&rendered).unwrap_or_else(|error| panic!("{error}\n{rendered}"));
     let kinds = objects(&rendered);

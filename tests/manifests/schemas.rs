@@ -1,5 +1,5 @@
-//! JSON schemas for kubeconform, made from the OpenAPI document in Kubernetes' own source and from the CRD: nothing is
-//! downloaded. Strict: a field that Kubernetes does not know is an error. IO: reads both, writes target/schemas.
+//! JSON schemas for kubeconform, generated from the OpenAPI document in the source of Kubernetes and from the CRD, so
+//! that nothing is downloaded. They are strict: an unknown field is an error. IO: reads both, writes target/schemas.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::tools::{go_module, root};
 
-/// The directory with a schema for each kind, made once.
+/// The directory with a schema for each kind. Written once.
 pub(crate) fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -37,13 +37,13 @@ fn write_kubernetes(directory: &Path) {
     let mut document: Value = serde_json::from_str(&text).unwrap();
     let mut definitions: BTreeMap<String, Value> = serde_json::from_value(document["definitions"].take()).unwrap();
     definitions.values_mut().for_each(strict);
-    // Both are also read from a number, which the document does not say.
+    // Both may also be numbers, which the document does not say.
     definitions.insert("io.k8s.apimachinery.pkg.api.resource.Quantity".into(), json!({"type": ["string", "number"]}));
     definitions
         .insert("io.k8s.apimachinery.pkg.util.intstr.IntOrString".into(), json!({"type": ["string", "integer"]}));
 
     for (name, definition) in &definitions {
-        // More than one is a kind such as DeleteOptions, which is no object.
+        // A definition with several is a kind such as DeleteOptions, which is not an object.
         let Some([kind]) = definition["x-kubernetes-group-version-kind"].as_array().map(Vec::as_slice) else {
             continue;
         };
@@ -56,7 +56,7 @@ fn write_kubernetes(directory: &Path) {
     }
 }
 
-/// A definition and all that it refers to.
+/// A definition and everything it refers to.
 fn collect(name: &str, definitions: &BTreeMap<String, Value>, needed: &mut Map<String, Value>) {
     if needed.contains_key(name) {
         return;
@@ -91,7 +91,7 @@ fn write_crds(directory: &Path) {
             }
             schema["properties"]["metadata"] = json!({"type": "object"});
             strict(&mut schema);
-            // Strict but for metadata, which is everyone's.
+            // Strict except for metadata, which has fields of its own.
             schema["properties"]["metadata"] = json!({"type": "object"});
             let text = |value: &Value| value.as_str().unwrap().to_owned();
             let (group, kind) = (text(&crd["spec"]["group"]), text(&crd["spec"]["names"]["kind"]));
@@ -101,7 +101,7 @@ fn write_crds(directory: &Path) {
     }
 }
 
-/// Refuses, in every object whose fields are known, the others.
+/// Forbids other fields in every object whose fields are known.
 fn strict(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// The Kubernetes whose objects these are.
+/// The version of Kubernetes that the objects are for.
 const KUBERNETES: &str = "1.37.2";
 
 /// The root of the checkout.
@@ -25,7 +25,7 @@ fn run(program: impl AsRef<OsStr>, directory: &Path, arguments: &[&str], input: 
         .stderr(Stdio::piped())
         .spawn()
         .unwrap_or_else(|error| panic!("{} does not start, `make tools` builds it: {error}", program.display()));
-    // A program that ends without reading its input says why by its status.
+    // If a program ends without reading its input, its status says why.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -44,12 +44,12 @@ fn tool(name: &str) -> PathBuf {
     root().join("target/tools/bin").join(name)
 }
 
-/// `helm template` of the chart as the release `dra-operator`, or what helm says against the values.
+/// `helm template` of the chart as the release `dra-operator`, or why helm rejects the values.
 pub(crate) fn try_helm_template(values: &[&str]) -> Result<String, String> {
     try_helm_template_as("dra-operator", "dra-operator", values)
 }
 
-/// As `try_helm_template`, of another release in another namespace.
+/// The same for another release in another namespace.
 pub(crate) fn try_helm_template_as(release: &str, namespace: &str, values: &[&str]) -> Result<String, String> {
     let mut arguments = vec!["template", release, "charts/dra-operator", "--namespace", namespace];
     arguments.extend(["--kube-version", KUBERNETES]);
@@ -59,7 +59,7 @@ pub(crate) fn try_helm_template_as(release: &str, namespace: &str, values: &[&st
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
 
-/// `helm template` with values that it takes.
+/// `helm template` with valid values.
 pub(crate) fn helm_template(values: &[&str]) -> String {
     try_helm_template(values).unwrap_or_else(|error| panic!("{values:?}: {error}"))
 }
@@ -69,7 +69,7 @@ pub(crate) fn kustomize(directory: &str) -> String {
     output(tool("kustomize"), &root(), &["build", directory], "")
 }
 
-/// What kubeconform says against the objects, or `Ok`. ServiceMonitor is not Kubernetes' and has no schema here.
+/// Why kubeconform rejects the objects, if it does. ServiceMonitor is not part of Kubernetes and has no schema here.
 pub(crate) fn kubeconform(yaml: &str) -> Result<(), String> {
     let schemas = super::schemas::directory().join("{{.ResourceKind}}{{.KindSuffix}}.json");
     let schemas = schemas.to_str().unwrap();

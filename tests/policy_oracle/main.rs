@@ -1,5 +1,5 @@
-//! What this project makes of expressions, quantities and objects, held against Kubernetes' own libraries: a small Go
-//! program, `tests/oracle`, is built and asked. Needs Go.
+//! Compares how this project reads expressions, quantities and objects with how Kubernetes' own libraries read them:
+//! builds a small Go program, `tests/oracle`, and asks it. Needs Go.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -40,7 +40,7 @@ fn expressions(class: &DeviceClassSpec) -> Vec<String> {
 }
 
 #[test]
-fn every_class_is_total_cheap_and_answered_as_kubernetes_answers() {
+fn every_class_is_total_and_cheap_and_matches_what_kubernetes_matches() {
     let devices = sample(&any_device(), 100, 1);
     let policies = sample(&any_policy(), 300, 2);
     let classes: Vec<_> =
@@ -103,7 +103,7 @@ fn kubernetes_accepts_every_class() {
     }
 }
 
-/// By hand: what people write in raw selectors.
+/// What people write in raw selectors.
 const RAW: [&str; 28] = [
     r#"device.attributes["dra.cpu"].cores >= 32"#,
     r#"device.attributes["dra.cpu"].cores in [32, 33]"#,
@@ -135,7 +135,7 @@ const RAW: [&str; 28] = [
     r#"device.attributes["dra.cpu"].family.contains("eo") && device.attributes["dra.cpu"].family.endsWith("n")"#,
 ];
 
-/// Well formed, and of the corners of the grammar.
+/// Well-formed expressions from the corners of the grammar.
 const CORNERS: [&str; 12] = [
     r#"cel.bind(a, device.attributes["dra.cpu"], a.?cores.orValue(0) > 3)"#,
     r#"device.attributes[?"dra.cpu"].hasValue() && optional.of(1).hasValue()"#,
@@ -152,7 +152,7 @@ const CORNERS: [&str; 12] = [
 ];
 
 #[test]
-fn what_kubernetes_reads_is_never_called_a_syntax_error() {
+fn what_kubernetes_can_parse_is_not_reported_as_a_syntax_error() {
     let device = serde_json::from_value(json!({"name": "d"})).unwrap();
     let offered: Vec<Offered> = vec![("dra.cpu".to_owned(), device)];
     let all: Vec<&str> = RAW.into_iter().chain(CORNERS).collect();
@@ -167,8 +167,8 @@ fn what_kubernetes_reads_is_never_called_a_syntax_error() {
 }
 
 #[test]
-fn a_raw_selector_that_is_answered_is_answered_as_kubernetes_answers() {
-    // Attributes of one type for each name, as a real driver's: comparing across types is looked at above.
+fn a_raw_selector_that_is_evaluated_gives_what_kubernetes_gives() {
+    // Each attribute has one type, as with a real driver. Comparisons across types are tested above.
     let attribute = |name: &'static str, value: BoxedStrategy<Value>| {
         prop::option::of(value).prop_map(move |value| Some((name, value?)))
     };
@@ -211,7 +211,7 @@ fn a_raw_selector_that_is_answered_is_answered_as_kubernetes_answers() {
 }
 
 #[test]
-fn quantities_are_the_amounts_that_kubernetes_reads() {
+fn quantities_have_the_amounts_that_kubernetes_reads() {
     let number = "[-+]?(0{0,2}[0-9]{0,20}(\\.[0-9]{0,18})?)([KMGTPE]i|[numkMGTPE]|e-?[0-9]{1,2}|E[0-9])?";
     let mut texts = sample(&number, 3000, 5);
     texts.extend(
@@ -260,7 +260,7 @@ fn kubernetes_accepts_the_slices_of_every_server_of_the_demo() {
 }
 
 #[test]
-fn the_presets_and_the_demos_claims_choose_the_servers_that_are_meant() {
+fn the_presets_and_the_demos_claims_choose_the_intended_servers() {
     let preset = |preset| {
         let policy = DeviceClassPolicy { name: "a-class".into(), preset: Some(preset), ..DeviceClassPolicy::default() };
         expressions(&device_class(&policy, "dra.cpu").unwrap())
@@ -293,7 +293,7 @@ fn the_presets_and_the_demos_claims_choose_the_servers_that_are_meant() {
         let chosen: Vec<&str> = KINDS
             .iter()
             .enumerate()
-            // The first selector that is false ends it; only what comes before must be no error.
+            // The first selector that is false ends the evaluation; only those before it must not fail.
             .filter(|(index, _)| answers.iter().all(|answer| answer.matches[*index].r#match))
             .map(|(_, (kind, _))| *kind)
             .collect();

@@ -34,7 +34,7 @@ fn oracle() -> &'static Path {
     ORACLE.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle");
         let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("oracle");
-        // The flags of tests/cluster/build: what was compiled for the cluster is compiled for this.
+        // The flags of tests/cluster/build, so that what was compiled for the cluster is reused.
         let built =
             Command::new("go").args(["build", "-trimpath", "-o"]).arg(&binary).arg(".").current_dir(source).output();
         let built = built.unwrap_or_else(|error| {

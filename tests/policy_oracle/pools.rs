@@ -1,4 +1,4 @@
-//! What slices mean together, as the scheduler takes them.
+//! What slices mean together, compared with the scheduler.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{oracle::ask, samples::sample};
 
-/// A slice of one of two pools, small enough that slices meet.
+/// A slice of one of two pools. Few values, so that slices often conflict.
 fn any_slice() -> impl Strategy<Value = ResourceSlice> {
     let devices = prop::collection::btree_map("[a-e]", prop::option::weighted(0.2, ("[sx]", "[mx]")), 0..3);
     let sets = prop::option::weighted(0.2, prop::collection::btree_set("[st]", 1..2));
@@ -28,14 +28,14 @@ fn any_slice() -> impl Strategy<Value = ResourceSlice> {
     })
 }
 
-/// Slices that disagree on their number are called invalid here, and are whatever the first says to the scheduler.
+/// Slices that disagree on their count are invalid here, while the scheduler goes by the first.
 fn disagree(pool: &Pool<'_>) -> bool {
     let counts: BTreeSet<i64> = pool.slices.iter().map(|slice| slice.spec.pool.resource_slice_count).collect();
     counts.len() > 1
 }
 
 #[test]
-fn the_scheduler_gives_all_devices_of_complete_pools_and_none_of_others() {
+fn the_scheduler_allocates_all_devices_of_complete_pools_and_none_of_others() {
     let fleets = sample(&prop::collection::vec(any_slice(), 1..5), 3000, 6);
     let (mut given, mut refused) = (0, 0);
     let questions: Vec<Value> =

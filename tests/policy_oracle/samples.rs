@@ -1,4 +1,4 @@
-//! Policies and devices that are hard on each other. Pure.
+//! Policies and devices that are difficult for each other. Pure.
 
 use dra_operator::api::{DeviceClassPolicy, Match, MatchOperator, Preset, Scalar};
 use proptest::{
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use crate::oracle::Offered;
 
-/// Values drawn in an order that is the same each time.
+/// Random values, the same in every run.
 pub fn sample<T: std::fmt::Debug>(strategy: &impl Strategy<Value = T>, count: usize, seed: u64) -> Vec<T> {
     let mut runner = TestRunner::new(Config { rng_seed: RngSeed::Fixed(seed), ..Config::default() });
     (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
 }
 
-/// Few names, so that devices and policies meet; among them reserved words.
+/// Few names, so that policies often name a device's attributes. Some are reserved words.
 pub fn any_name() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["cores", "family", "in", "version", "_", "type", "null", "int"]).prop_map(str::to_owned)
 }
@@ -102,7 +102,7 @@ pub fn any_device() -> impl Strategy<Value = Offered> {
     let capacity = prop::collection::btree_map(any_key(), quantity, 0..4);
     let driver = prop::sample::select(vec!["dra.cpu", "dra.cpu", "dra.cpu", "dra.net"]);
     (driver, attributes, capacity).prop_map(|(driver, mut attributes, mut capacity)| {
-        // Twice the same name, with and without its domain: either may be seen, so it is no question.
+        // The same name with and without its domain: either may be seen, so the answer is undefined.
         for name in attributes.keys().cloned().collect::<Vec<_>>() {
             attributes.remove(&format!("{driver}/{name}"));
         }
