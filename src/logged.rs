@@ -2,10 +2,10 @@
 
 use std::{
     io::Write,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
-use tracing::{level_filters::LevelFilter, subscriber::DefaultGuard};
+use tracing::{Dispatch, level_filters::LevelFilter, subscriber::DefaultGuard};
 
 /// What was logged.
 #[derive(Clone, Default)]
@@ -29,6 +29,11 @@ impl Write for Log {
 
 /// Captures what this thread logs at level info and above, until the guard is dropped.
 pub(crate) fn capture() -> (Log, DefaultGuard) {
+    // While there is a single subscriber, tracing asks only that of the thread that first reaches a message whether anyone
+    // wants it. That may be another test's thread, without one.
+    static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+    ANOTHER.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
+
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
