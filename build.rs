@@ -12,7 +12,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     files.retain(|file| file.extension().is_some_and(|extension| extension == "proto"));
     files.sort();
     let descriptors = protox::compile(&files, ["proto"])?;
-    tonic_prost_build::configure().build_client(true).build_server(true).compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .bytes(".nri.SynchronizeRequest.containers")
+        .build_client(true)
+        .build_server(true)
+        .compile_fds(descriptors)?;
 
     find_recorded_machines();
     Ok(())

@@ -37,6 +37,8 @@ pub(super) struct Containers {
     urgent: VecDeque<String>,
     /// Containers that only get more than they have, which can wait.
     widening: VecDeque<String>,
+    /// How many containers were found only by a later event.
+    pub adopted: u64,
 }
 
 impl Containers {
@@ -51,25 +53,12 @@ impl Containers {
 
         // Most containers have the same placement, so share one copy.
         let mut last = Arc::new(Cpuset::default());
-        for Observed { id, usage, placement } in observed {
+        for Observed { id, usage, placement, is_running } in observed {
             let placement = usage.own(placement);
             if *last != placement {
                 last = Arc::new(placement);
             }
-            let has = Arc::clone(&last);
-
-            // If it does not have what this plugin gave it, something else has placed it since.
-            let before = match remembered.get(&id) {
-                Some(Remembered { before, given })
-                    if usage == Use::Free && given.iter().any(|given| given.cpus == has.cpus) =>
-                {
-                    Arc::new(usage.own(before.clone()))
-                }
-                _ => Arc::clone(&has),
-            };
-
-            let reassert = matches!(usage, Use::Claim(_));
-            let known = Known { updatable: true, before, reassert, ..Known::new(usage, has) };
+            let known = existing(usage, Arc::clone(&last), is_running, remembered.get(&id));
             containers.by_id.insert(id, known);
         }
 
@@ -89,13 +78,34 @@ impl Containers {
         true
     }
 
+    /// Whether the container is known.
+    pub fn knows(&self, id: &str) -> bool {
+        self.by_id.contains_key(id)
+    }
+
+    /// A container exists that was neither synchronised nor announced: its creation began before the runtime admitted
+    /// this plugin, and ended afterwards.
+    pub fn adopt(&mut self, observed: Observed, remembered: &HashMap<String, Remembered>) {
+        let Observed { id, usage, placement, is_running } = observed;
+        let has = Arc::new(usage.own(placement));
+        let known = existing(usage, has, is_running, remembered.get(&id));
+        self.by_id.insert(id.clone(), known);
+        self.adopted += 1;
+        self.enqueue(&id);
+    }
+
     /// A container is about to be created. Returns how its cpuset must differ from the requested one.
+    ///
+    /// A container without a claim that something else has placed is not changed before it exists: the runtime lets
+    /// only one plugin set the CPUs of a new container, and fails its creation if two do.
     pub fn create(&mut self, id: &str, usage: Use, would_have: Cpuset) -> Option<Cpuset> {
         let would_have = usage.own(would_have);
         let mut known = Known::new(usage, Arc::new(would_have));
 
-        let change = Some(self.wanted(&known)).filter(|wanted| known.has.lacks(wanted)).map(Cow::into_owned);
-        known.asked = change.as_ref().map(|change| Arc::new(known.has.after(Cow::Borrowed(change)).into_owned()));
+        let is_placed = known.usage == Use::Free && !known.has.cpus.is_empty();
+        let wanted = Some(self.wanted(&known)).filter(|wanted| !is_placed && known.has.lacks(wanted));
+        let change = wanted.map(Cow::into_owned);
+        known.answered = change.as_ref().map(|change| Arc::new(known.has.after(Cow::Borrowed(change)).into_owned()));
         self.by_id.insert(id.to_owned(), known);
         change
     }
@@ -119,7 +129,12 @@ impl Containers {
         };
 
         let asked = known.has.after(Cow::Borrowed(&requested));
-        known.asked = Some(Arc::new(asked.after(Cow::Borrowed(&instead)).into_owned()));
+        // The runtime makes it outside the order of its other changes.
+        if let Some(unobserved) = known.answered.take() {
+            known.doubt(&unobserved);
+        }
+        known.answered = Some(Arc::new(asked.after(Cow::Borrowed(&instead)).into_owned()));
+        known.is_overtaken = true;
         self.by_id.insert(id.to_owned(), known);
         Some(instead).filter(|instead| requested.lacks(instead))
     }
@@ -127,7 +142,8 @@ impl Containers {
     /// The runtime reports what a container has after it was created or changed.
     pub fn observe(&mut self, id: &str, placement: Option<Cpuset>) {
         let Some(known) = self.by_id.get_mut(id) else { return };
-        let asked = known.asked.take();
+        let answered = known.answered.take();
+        known.is_overtaken = true;
         let is_created = !std::mem::replace(&mut known.updatable, true);
         let placement = placement.map(|placement| Arc::new(known.usage.own(placement)));
 
@@ -135,12 +151,12 @@ impl Containers {
         if let Some(placement) = &placement
             && is_created
             && known.usage == Use::Free
-            && placement != asked.as_ref().unwrap_or(&known.has)
+            && placement != answered.as_ref().unwrap_or(&known.has)
         {
             known.before = Arc::clone(placement);
         }
 
-        if let Some(has) = placement.or(asked) {
+        if let Some(has) = placement.or(answered) {
             known.has = has;
         }
         self.enqueue(id);
@@ -149,17 +165,13 @@ impl Containers {
     /// The runtime reports that a container runs. Repeats a change that was made while it may have been starting.
     pub fn started(&mut self, id: &str) {
         let Some(known) = self.by_id.get_mut(id) else { return };
+        // Nor may a change have reached its process that the runtime is making.
+        known.is_overtaken = true;
         if std::mem::replace(&mut known.start, Start::Reported) != Start::Changed {
             return;
         }
         known.reassert = true;
         known.attempts = Attempts::WithOthers;
-
-        // Its restriction was lifted while it was starting, but may still be in effect.
-        if known.usage == Use::Free && self.share.is_none() {
-            let online = Cpuset::of_cpus(self.online.clone());
-            known.has = Arc::new(known.has.after(Cow::Owned(online)).into_owned());
-        }
         self.enqueue(id);
     }
 
@@ -196,34 +208,70 @@ impl Containers {
             let before = &*known.before;
             let target = known.has.after(self.wanted(known));
             let mut given: Vec<&Cpuset> = vec![&known.has, &target];
-            given.extend(known.asked.as_deref());
+            let unsure = known.answered.iter().chain(&known.in_flight).chain(&known.doubtful);
+            given.extend(unsure.map(|given| &**given));
             given.retain(|given| *given != before);
-            given.dedup();
+            let mut seen = Vec::new();
+            given.retain(|given| {
+                !seen.contains(given) && {
+                    seen.push(*given);
+                    true
+                }
+            });
             let given: Vec<Cpuset> = given.into_iter().cloned().collect();
-            (!given.is_empty()).then(|| (id.as_str(), Remembered { before: before.clone(), given }))
+            let is_starting = known.start == Start::Changed;
+            let is_asked = known.answered.is_some() || known.in_flight.is_some();
+            let changing = is_starting || is_asked || self.is_lacking(known);
+            let is_remembered = is_starting || !given.is_empty();
+            is_remembered.then(|| (id.as_str(), Remembered { before: before.clone(), given, changing }))
         })
     }
 
     fn is_lacking(&self, known: &Known) -> bool {
         // A container that is being created will have what was requested for it.
-        let has = known.asked.as_ref().filter(|_| !known.updatable).unwrap_or(&known.has);
+        let has = known.answered.as_ref().filter(|_| !known.updatable).unwrap_or(&known.has);
         known.reassert || has.lacks(&self.wanted(known))
     }
 
     /// What a container should have. Copies nothing for containers that get exactly the share, as most do.
     fn wanted<'a>(&'a self, known: &'a Known) -> Cow<'a, Cpuset> {
-        let (before, has) = (&known.before.cpus, &known.has.cpus);
+        let before = &known.before.cpus;
         match (&known.usage, &self.share) {
             (Use::Claim(placement), _) => Cow::Borrowed(placement),
             (Use::Free, Some(share)) if before.is_empty() && !share.cpus.is_empty() => Cow::Borrowed(share),
             (Use::Free, share) => {
                 let none = CpuSet::new();
                 let share = share.as_ref().map_or(&none, |share| &share.cpus);
-                Cow::Owned(Cpuset::of_cpus(cpus_without_claim(before, share, has, &self.online)))
+                let is_untouched = known.has.cpus.is_empty() && !known.reassert;
+                Cow::Owned(Cpuset::of_cpus(cpus_without_claim(before, share, is_untouched, &self.online)))
             }
         }
     }
 }
 
+/// A container that exists already.
+fn existing(usage: Use, has: Arc<Cpuset>, is_running: bool, remembered: Option<&Remembered>) -> Known {
+    let remembered = remembered.filter(|_| usage == Use::Free);
+    // If it does not have what this plugin gave it, something else has placed it since.
+    let given = remembered.filter(|remembered| remembered.given.iter().any(|given| given.cpus == has.cpus));
+    let before = given.map(|given| Arc::new(usage.own(given.before.clone())));
+    // This plugin never sets an empty set, so a container that has one was never changed.
+    let is_back = |remembered: &&Remembered| !has.cpus.is_empty() && remembered.before.cpus == has.cpus;
+    let returned = remembered.filter(is_back);
+
+    // What was changed while it started may not have reached its process.
+    let start = match remembered {
+        _ if is_running => Start::Reported,
+        Some(_) => Start::Changed,
+        None => Start::Unreported,
+    };
+    let reassert = matches!(usage, Use::Claim(_)) || given.or(returned).is_some_and(|remembered| remembered.changing);
+    let mut known = Known { updatable: true, start, reassert, ..Known::new(usage, has) };
+    known.before = before.unwrap_or(known.before);
+    known
+}
+
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

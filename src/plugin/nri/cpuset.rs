@@ -83,14 +83,13 @@ impl From<&Grant> for Cpuset {
 
 /// The CPUs that a container without a claim should have, out of the `share` that no claim holds. Empty for no change.
 /// An empty `share` lifts the restriction.
-pub(super) fn cpus_without_claim(before: &CpuSet, share: &CpuSet, has: &CpuSet, online: &CpuSet) -> CpuSet {
+pub(super) fn cpus_without_claim(before: &CpuSet, share: &CpuSet, is_untouched: bool, online: &CpuSet) -> CpuSet {
     let both = before.intersection(share);
     match (before.is_empty(), share.is_empty()) {
         (true, false) => share.clone(),
         (false, false) if !both.is_empty() => both,
         (false, _) => before.clone(),
-        // It was never restricted.
-        (true, true) if has.is_empty() => CpuSet::new(),
+        (true, true) if is_untouched => CpuSet::new(),
         (true, true) => online.clone(),
     }
 }
@@ -120,19 +119,19 @@ mod tests {
 
     #[test]
     fn a_container_without_a_claim_gets_what_it_had_out_of_what_is_left() {
-        // What it had before, what is left, what it has, and what it gets on a host with CPUs 0-7.
-        for (before, share, has, expected) in [
-            ("", "2-7", "", "2-7"),
-            ("0-3", "2-7", "0-3", "2-3"),
+        // What it had before, what is left, whether it is untouched, and what it gets on a host with CPUs 0-7.
+        for (before, share, is_untouched, expected) in [
+            ("", "2-7", true, "2-7"),
+            ("0-3", "2-7", false, "2-3"),
             // Nothing of what it had is left, so it stays there.
-            ("0-1", "2-7", "0-1", "0-1"),
-            ("0-1", "", "2-7", "0-1"),
-            ("", "", "2-7", "0-7"),
-            ("", "", "", ""),
+            ("0-1", "2-7", false, "0-1"),
+            ("0-1", "", false, "0-1"),
+            ("", "", false, "0-7"),
+            ("", "", true, ""),
         ] {
-            let [before, share, has, online] = [before, share, has, "0-7"].map(|cpus| cpus.parse().unwrap());
-            let gets = cpus_without_claim(&before, &share, &has, &online);
-            assert_eq!(gets.to_string(), expected, "before {before}, share {share}, has {has}");
+            let [before, share, online] = [before, share, "0-7"].map(|cpus| cpus.parse().unwrap());
+            let gets = cpus_without_claim(&before, &share, is_untouched, &online);
+            assert_eq!(gets.to_string(), expected, "before {before}, share {share}, untouched {is_untouched}");
         }
     }
 }

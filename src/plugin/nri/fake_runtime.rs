@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     messages::{
-        ConfigureRequest, ConfigureResponse, Container, ContainerEvent, CreateContainerRequest,
+        ConfigureRequest, ConfigureResponse, Container, ContainerEvent, ContainerState, CreateContainerRequest,
         CreateContainerResponse, Empty, LinuxContainer, LinuxCpu, LinuxResources, PLUGIN_SERVICE, PodSandbox,
         RUNTIME_SERVICE, RegisterPluginRequest, SynchronizeRequest, SynchronizeResponse, UpdateContainerRequest,
         UpdateContainerResponse, UpdateContainersRequest,
@@ -62,6 +62,7 @@ pub fn container(id: &str, pod: &str, env: &str, cpus: &str) -> Container {
         id: id.into(),
         pod_sandbox_id: pod.into(),
         name: format!("name-{id}"),
+        state: ContainerState::ContainerRunning.into(),
         env: vec!["PATH=/bin".into(), env.into()],
         linux: Some(LinuxContainer { resources: Some(resources(cpus)) }),
         cdi_devices: vec![],
@@ -121,6 +122,7 @@ impl FakePlugin {
         containers: Vec<Container>,
         more: bool,
     ) -> SynchronizeResponse {
+        let containers = containers.iter().map(|container| container.encode_to_vec().into()).collect();
         self.call("Synchronize", &SynchronizeRequest { pods, containers, more }).await.unwrap()
     }
 
@@ -167,7 +169,12 @@ impl FakePlugin {
     }
 
     pub async fn event(&mut self, method: &str, container: Container) {
-        let event = ContainerEvent { pod: None, container: Some(container) };
+        self.event_in(method, PodSandbox::default(), container).await;
+    }
+
+    /// Reports an event of a container in a pod.
+    pub async fn event_in(&mut self, method: &str, pod: PodSandbox, container: Container) {
+        let event = ContainerEvent { pod: Some(pod), container: Some(container) };
         let Empty {} = self.call(method, &event).await.unwrap();
     }
 

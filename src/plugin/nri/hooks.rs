@@ -10,10 +10,10 @@ use super::{
     limits::limits,
     memory_nodes,
     messages::{
-        ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, ContainerEvent, ContainerUpdate,
-        CreateContainerRequest, CreateContainerResponse, Empty, Event, LinuxContainerAdjustment, LinuxContainerUpdate,
-        LinuxResources, PLUGIN_SERVICE, PodSandbox, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
-        UpdateContainerRequest, UpdateContainerResponse,
+        ConfigureRequest, ConfigureResponse, Container, ContainerAdjustment, ContainerEvent, ContainerState,
+        ContainerUpdate, CreateContainerRequest, CreateContainerResponse, Empty, Event, LinuxContainerAdjustment,
+        LinuxContainerUpdate, LinuxResources, PLUGIN_SERVICE, PodSandbox, StateChangeEvent, SynchronizeRequest,
+        SynchronizeResponse, UpdateContainerRequest, UpdateContainerResponse,
     },
     sandboxes,
     ttrpc::{Code, Failure},
@@ -35,6 +35,9 @@ const EVENTS: [Event; 7] = [
     Event::StopContainer,
     Event::RemoveContainer,
 ];
+
+/// How much of a container's environment and CDI devices is kept, in bytes.
+const KEPT: usize = 64 << 10;
 
 /// The plugin as the runtime sees it, from one connection to its end.
 pub(super) struct Hooks {
@@ -79,6 +82,11 @@ impl Hooks {
         }
     }
 
+    /// How many containers were found only by a later event.
+    pub fn adopted(&self) -> u64 {
+        self.containers.as_ref().map_or(0, |containers| containers.adopted)
+    }
+
     /// Applies the current claims and online CPUs. Returns false if nothing changed for any container.
     pub fn refresh(&mut self, online: CpuSet) -> bool {
         self.online = online;
@@ -101,36 +109,22 @@ impl Hooks {
         }
         match method {
             "Configure" => Ok(self.configure(decode(method, payload)?).encode_to_vec()),
-            "Synchronize" => Ok(self.synchronize(decode(method, payload)?).encode_to_vec()),
+            "Synchronize" => Ok(self.synchronize(decode(method, payload)?)?.encode_to_vec()),
             "CreateContainer" => Ok(self.create(decode(method, payload)?)?.encode_to_vec()),
             "UpdateContainer" => Ok(self.update(decode(method, payload)?).encode_to_vec()),
-            "PostCreateContainer" | "PostUpdateContainer" => {
-                let event: ContainerEvent = decode(method, payload)?;
-                self.exists(event.container.as_ref());
-                Ok(Empty {}.encode_to_vec())
-            }
-            "PostStartContainer" => {
-                let event: ContainerEvent = decode(method, payload)?;
-                self.runs(event.container.as_ref());
-                Ok(Empty {}.encode_to_vec())
-            }
-            "StopContainer" | "RemoveContainer" => {
-                let event: ContainerEvent = decode(method, payload)?;
-                self.is_gone(event.container.as_ref());
-                Ok(Empty {}.encode_to_vec())
-            }
             "StateChange" => {
-                let event: StateChangeEvent = decode(method, payload)?;
-                match event.event() {
-                    Event::PostCreateContainer | Event::PostUpdateContainer => self.exists(event.container.as_ref()),
-                    Event::PostStartContainer => self.runs(event.container.as_ref()),
-                    Event::StopContainer | Event::RemoveContainer => self.is_gone(event.container.as_ref()),
-                    _ => {}
-                }
+                let change: StateChangeEvent = decode(method, payload)?;
+                self.happened(change.event(), change.pod.as_ref(), change.container.as_ref());
                 Ok(Empty {}.encode_to_vec())
             }
             "Shutdown" => Ok(Empty {}.encode_to_vec()),
-            _ => Err(Failure::new(Code::Unimplemented, format!("this plugin has no method {method:?}"))),
+            _ => {
+                let unknown = || Failure::new(Code::Unimplemented, format!("this plugin has no method {method:?}"));
+                let event = event_of(method).ok_or_else(unknown)?;
+                let ContainerEvent { pod, container } = decode(method, payload)?;
+                self.happened(event, pod.as_ref(), container.as_ref());
+                Ok(Empty {}.encode_to_vec())
+            }
         }
     }
 
@@ -143,32 +137,26 @@ impl Hooks {
         ConfigureResponse { events: events.map(|event| 1 << (*event as i32 - 1)).sum() }
     }
 
-    fn synchronize(&mut self, request: SynchronizeRequest) -> SynchronizeResponse {
+    fn synchronize(&mut self, request: SynchronizeRequest) -> Result<SynchronizeResponse, Failure> {
         let SynchronizeRequest { pods, containers, more } = request;
         let mut arriving = self.arriving.take().unwrap_or_default();
         arriving.pods.extend(pods.into_iter().map(|pod| (pod.id.clone(), pod)));
-        arriving.containers.extend(containers);
+        for container in containers {
+            arriving.containers.push(without_bulk(decode("Synchronize", container)?));
+        }
         if more {
             self.arriving = Some(arriving);
-            return SynchronizeResponse { update: Vec::new(), more: true };
+            return Ok(SynchronizeResponse { update: Vec::new(), more: true });
         }
         let observed = arriving.containers.into_iter().filter_map(|container| {
-            let grant = self.granted(arriving.pods.get(&container.pod_sandbox_id), &container);
-            let grant = grant.unwrap_or_else(|refusal| {
-                tracing::warn!("keeping a running container off claimed CPUs: {refusal}");
-                None
-            });
-            let usage = self.usage(grant, &container);
-            let placement = Cpuset::of_container(&container).inspect_err(|error| {
-                tracing::warn!(container = container.id, "cannot parse the cpuset of a container: {error}");
-            });
-            Some(Observed { id: container.id, usage: usage?, placement: placement.unwrap_or_default() })
+            let pod = arriving.pods.get(&container.pod_sandbox_id);
+            self.observed(pod, &container)
         });
         let containers = Containers::synchronize(observed, &self.remembered, self.share(), self.online.clone());
         self.containers = Some(containers);
         self.pods = arriving.pods.into_values().collect();
         // Changes are sent in separate calls: the runtime would not report the failure of a change in this answer.
-        SynchronizeResponse::default()
+        Ok(SynchronizeResponse::default())
     }
 
     fn create(&mut self, request: CreateContainerRequest) -> Result<CreateContainerResponse, Failure> {
@@ -213,9 +201,9 @@ impl Hooks {
     }
 
     fn update(&mut self, request: UpdateContainerRequest) -> UpdateContainerResponse {
-        let (Some(container), Some(containers)) = (request.container, &mut self.containers) else {
-            return UpdateContainerResponse::default();
-        };
+        let Some(container) = request.container else { return UpdateContainerResponse::default() };
+        self.adopt(request.pod.as_ref(), &container);
+        let Some(containers) = &mut self.containers else { return UpdateContainerResponse::default() };
         let requested = match Cpuset::of_resources(request.linux_resources.as_ref()) {
             Ok(requested) => requested,
             Err(error) => {
@@ -232,22 +220,48 @@ impl Hooks {
         }
     }
 
-    fn exists(&mut self, container: Option<&Container>) {
-        if let (Some(container), Some(containers)) = (container, &mut self.containers) {
-            containers.observe(&container.id, Cpuset::of_container(container).ok());
+    /// The runtime reports an event of a container.
+    fn happened(&mut self, event: Event, pod: Option<&PodSandbox>, container: Option<&Container>) {
+        let Some(container) = container else { return };
+        if !matches!(event, Event::StopContainer | Event::RemoveContainer) {
+            self.adopt(pod, container);
+        }
+        let Some(containers) = &mut self.containers else { return };
+        match event {
+            Event::PostCreateContainer | Event::PostUpdateContainer => {
+                containers.observe(&container.id, Cpuset::of_container(container).ok());
+            }
+            Event::PostStartContainer => containers.started(&container.id),
+            Event::StopContainer | Event::RemoveContainer => containers.forget(&container.id),
+            _ => {}
         }
     }
 
-    fn runs(&mut self, container: Option<&Container>) {
-        if let (Some(container), Some(containers)) = (container, &mut self.containers) {
-            containers.started(&container.id);
+    /// Starts to follow a container that was neither synchronised nor announced.
+    fn adopt(&mut self, pod: Option<&PodSandbox>, container: &Container) {
+        let is_new = self.containers.as_ref().is_some_and(|containers| !containers.knows(&container.id));
+        if !is_new {
+            return;
+        }
+        let observed = self.observed(pod, container);
+        if let (Some(containers), Some(observed)) = (&mut self.containers, observed) {
+            tracing::info!(container = container.id, "a container was created while this plugin connected");
+            containers.adopt(observed, &self.remembered);
         }
     }
 
-    fn is_gone(&mut self, container: Option<&Container>) {
-        if let (Some(container), Some(containers)) = (container, &mut self.containers) {
-            containers.forget(&container.id);
-        }
+    /// How a container that already exists is treated. `None` if this driver does not set its cpuset.
+    fn observed(&self, pod: Option<&PodSandbox>, container: &Container) -> Option<Observed> {
+        let grant = self.granted(pod, container).unwrap_or_else(|refusal| {
+            tracing::warn!("keeping a running container off claimed CPUs: {refusal}");
+            None
+        });
+        let usage = self.usage(grant, container)?;
+        let placement = Cpuset::of_container(container).inspect_err(|error| {
+            tracing::warn!(container = container.id, "cannot parse the cpuset of a container: {error}");
+        });
+        let is_running = container.state() != ContainerState::ContainerCreated;
+        Some(Observed { id: container.id.clone(), usage, placement: placement.unwrap_or_default(), is_running })
     }
 
     /// What a container's claims give it. An error says why the container must not be created.
@@ -298,6 +312,32 @@ pub(super) fn update(change: &Change, ignore_failure: bool) -> ContainerUpdate {
         container_id: change.id.clone(),
         linux: Some(LinuxContainerUpdate { resources: Some(change.placement.resources()) }),
         ignore_failure,
+    }
+}
+
+/// The part of a container that is kept until all parts of a synchronisation have arrived. Its environment is its pod's
+/// author's, who may make it large; marks are at the end of it, where the runtime adds what CDI injects.
+pub(super) fn without_bulk(mut container: Container) -> Container {
+    let mut left = KEPT;
+    let mut fits = |length: usize| {
+        left = left.saturating_sub(length);
+        left > 0
+    };
+    let marks = container.env.into_iter().rev().filter(|variable| variable.starts_with("DRA_"));
+    container.env = marks.take_while(|mark| fits(mark.len())).collect();
+    container.cdi_devices.retain(|device| fits(device.name.len()));
+    container
+}
+
+/// The event that a method of its own reports. Runtimes before NRI 0.12 report every event with `StateChange`.
+fn event_of(method: &str) -> Option<Event> {
+    match method {
+        "PostCreateContainer" => Some(Event::PostCreateContainer),
+        "PostStartContainer" => Some(Event::PostStartContainer),
+        "PostUpdateContainer" => Some(Event::PostUpdateContainer),
+        "StopContainer" => Some(Event::StopContainer),
+        "RemoveContainer" => Some(Event::RemoveContainer),
+        _ => None,
     }
 }
 

@@ -70,7 +70,8 @@ fn told(message: &Incoming) -> String {
         }
         "Synchronize" => {
             let SynchronizeRequest { mut pods, mut containers, more } = SynchronizeRequest::decode(payload).unwrap();
-            format!("{}, {} more={more}", pods.len(), names(pods.pop(), containers.pop()))
+            let last = containers.pop().map(|container| Container::decode(container).unwrap());
+            format!("{}, {} more={more}", pods.len(), names(pods.pop(), last))
         }
         "CreateContainer" => {
             let CreateContainerRequest { pod, container } = CreateContainerRequest::decode(payload).unwrap();

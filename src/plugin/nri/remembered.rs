@@ -211,7 +211,7 @@ mod tests {
 
     /// A container on CPUs 0-5, restricted to a share.
     fn containers(share: Option<&str>) -> Containers {
-        let observed = Observed { id: "a".into(), usage: Use::Free, placement: on("0-5") };
+        let observed = Observed { id: "a".into(), usage: Use::Free, placement: on("0-5"), is_running: true };
         let share = share.map(|share| share.parse().unwrap());
         Containers::synchronize([observed], &HashMap::new(), share, "0-7".parse().unwrap())
     }
@@ -223,7 +223,10 @@ mod tests {
         let mut file = RememberedFile::new(path.clone());
         file.save(&containers(Some("4-7")));
         let loaded = RememberedFile::new(path.clone()).load();
-        assert_eq!(loaded, [("a".to_owned(), Remembered { before: on("0-5"), given: vec![on("4-5")] })].into());
+        assert_eq!(
+            loaded,
+            [("a".to_owned(), Remembered { before: on("0-5"), given: vec![on("4-5")], changing: true })].into()
+        );
         file.save(&containers(None));
         assert_eq!(RememberedFile::new(path).load(), HashMap::new());
     }

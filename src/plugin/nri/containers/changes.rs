@@ -31,7 +31,8 @@ impl Containers {
 
             let placement = self.target(known, changes.last());
             if let Some(known) = self.by_id.get_mut(&id) {
-                known.asked = Some(Arc::clone(&placement));
+                known.in_flight = Some(Arc::clone(&placement));
+                known.is_overtaken = false;
             }
             changes.push(Change { id, placement });
             if alone {
@@ -41,13 +42,21 @@ impl Containers {
         changes
     }
 
-    /// All unconfirmed changes that take something away from containers other than `except`.
-    pub fn outstanding(&self, except: &str) -> Vec<Change> {
+    /// All unconfirmed changes that take something away from containers other than `except`. The runtime makes them with
+    /// the creation of `except`, and does not say whether each succeeded, so they are asked for again afterwards.
+    pub fn outstanding(&mut self, except: &str) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         for (id, known) in &self.by_id {
-            if known.updatable && id != except && known.has.lacks(&self.wanted(known)) && !self.only_widens(known) {
+            let is_lacking = known.reassert || known.has.lacks(&self.wanted(known));
+            if known.updatable && id != except && is_lacking && !self.only_widens(known) {
                 let placement = self.target(known, changes.last());
                 changes.push(Change { id: id.clone(), placement });
+            }
+        }
+        for Change { id, placement } in &changes {
+            if let Some(known) = self.by_id.get_mut(id) {
+                known.is_overtaken = true;
+                known.doubt(placement);
             }
         }
         changes
@@ -57,14 +66,12 @@ impl Containers {
     pub fn confirm(&mut self, changes: &[Change]) {
         for Change { id, placement } in changes {
             let Some(known) = self.by_id.get_mut(id) else { continue };
-            // A newer change was requested since, which this answer does not cover.
-            if known.asked.take_if(|asked| Arc::ptr_eq(asked, placement)).is_none() {
-                continue;
+            if known.land(placement) {
+                known.settle(placement);
+            } else {
+                // The runtime may have made the other change before or after this one.
+                known.doubt(placement);
             }
-
-            known.has = Arc::clone(placement);
-            known.reassert = false;
-            known.attempts = Attempts::WithOthers;
             if known.start == Start::Unreported {
                 known.start = Start::Changed;
             }
@@ -82,8 +89,11 @@ impl Containers {
     /// known, because it was the only one.
     pub fn fail(&mut self, changes: &[Change]) -> bool {
         let alone = changes.len() == 1;
-        for Change { id, .. } in changes {
+        for Change { id, placement } in changes {
             let Some(known) = self.by_id.get_mut(id) else { continue };
+            // The runtime may have made this one all the same.
+            known.land(placement);
+            known.doubt(placement);
             known.attempts = if alone { Attempts::Failed } else { Attempts::Alone };
             if !alone {
                 self.urgent.push_front(id.clone());

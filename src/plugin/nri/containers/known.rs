@@ -34,6 +34,8 @@ pub(in crate::plugin::nri) struct Observed {
     pub id: String,
     pub usage: Use,
     pub placement: Cpuset,
+    /// Whether its process was created. Until then, it may be starting.
+    pub is_running: bool,
 }
 
 /// What is remembered across restarts about a container that is restricted to less than it had.
@@ -43,6 +45,9 @@ pub(in crate::plugin::nri) struct Remembered {
     pub before: Cpuset,
     /// What this plugin may have given it since. If it has anything else, another component set it.
     pub given: Vec<Cpuset>,
+    /// Whether a change of it was not finished.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changing: bool,
 }
 
 /// A change to one container.
@@ -60,8 +65,14 @@ pub(super) struct Known {
     pub before: Arc<Cpuset>,
     /// What it has now, as confirmed by the runtime.
     pub has: Arc<Cpuset>,
-    /// What the runtime was asked to give it but has not confirmed.
-    pub asked: Option<Arc<Cpuset>>,
+    /// What the answer to its creation or update gives it, until the runtime reports what it has.
+    pub answered: Option<Arc<Cpuset>>,
+    /// What the call that the runtime has not answered yet gives it.
+    pub in_flight: Option<Arc<Cpuset>>,
+    /// Whether something else changed it during that call.
+    pub is_overtaken: bool,
+    /// What it may have instead of `has`: what was asked for without a clear answer.
+    pub doubtful: Vec<Arc<Cpuset>>,
     /// Whether the runtime can find it. Until then, an update of it would be lost without an error.
     pub updatable: bool,
     /// Whether it runs.
@@ -79,12 +90,37 @@ impl Known {
             usage,
             before: Arc::clone(&has),
             has,
-            asked: None,
+            answered: None,
+            in_flight: None,
+            is_overtaken: false,
+            doubtful: Vec::new(),
             updatable: false,
             start: Start::Unreported,
             reassert: false,
             attempts: Attempts::WithOthers,
         }
+    }
+
+    /// It may have got this placement, or may get it yet, so its placement must be set again.
+    pub fn doubt(&mut self, placement: &Arc<Cpuset>) {
+        self.reassert = true;
+        if self.doubtful.iter().all(|doubtful| doubtful != placement) {
+            self.doubtful.push(Arc::clone(placement));
+        }
+    }
+
+    /// The runtime has answered the call. Returns whether the container then has what the call gives it, if it succeeded.
+    pub fn land(&mut self, placement: &Arc<Cpuset>) -> bool {
+        let is_latest = self.in_flight.take_if(|in_flight| Arc::ptr_eq(in_flight, placement)).is_some();
+        is_latest && !self.is_overtaken
+    }
+
+    /// It has this placement.
+    pub fn settle(&mut self, placement: &Arc<Cpuset>) {
+        self.has = Arc::clone(placement);
+        self.doubtful = Vec::new();
+        self.reassert = false;
+        self.attempts = Attempts::WithOthers;
     }
 }
 
@@ -92,7 +128,7 @@ impl Known {
 /// container's spec but perhaps not the process, which may have been created from the old spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// Not reported. If it already ran when this plugin connected, the runtime never reports it.
+    /// Not reported.
     Unreported,
     /// Not reported, and the container was changed. The change is repeated once it runs.
     Changed,

@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// Prepared claims: `TOKEN=x` in a container's environment is the claim x.
+/// Prepared claims: `DRA_TOKEN=x` in a container's environment is the claim x.
 struct FakeGrants {
     pinning: CpusetFields,
     /// What every pod's claims hold together.
@@ -58,7 +58,7 @@ impl FakeGrants {
 
 impl Grants for FakeGrants {
     fn of_container(&self, container: &ContainerIdentity<'_>) -> Result<Option<Grant>, Refusal> {
-        let Some(token) = container.env.iter().find_map(|variable| variable.strip_prefix("TOKEN=")) else {
+        let Some(token) = container.env.iter().find_map(|variable| variable.strip_prefix("DRA_TOKEN=")) else {
             return Ok(None);
         };
         self.state().0.get(token).cloned().map(Some).ok_or_else(|| Refusal::NotPrepared {
@@ -191,12 +191,13 @@ async fn a_claims_container_is_pinned_and_others_are_off_its_cpus_before_it_star
     let (asked, changes) = plugin.asks().await;
     assert_eq!(changes, ["a 2-7"]);
     // The runtime is busy with the creation and makes the changes only after it.
-    let created = plugin.create(pod("pod", "default"), container("b", "pod", "TOKEN=x", "")).await;
+    let created = plugin.create(pod("pod", "default"), container("b", "pod", "DRA_TOKEN=x", "")).await;
     assert_eq!(created, Ok(("0-1".into(), vec!["a 2-7".into()])));
     assert_ne!(node.status.borrow().applied, state);
     plugin.reply(asked, Ok(vec![])).await;
+    assert_eq!(plugin.makes().await, ["a 2-7"], "which of the two came last is unknown");
     node.reports(|status| status.applied == state).await;
-    plugin.event("PostCreateContainer", container("b", "pod", "TOKEN=x", "0-1")).await;
+    plugin.event("PostCreateContainer", container("b", "pod", "DRA_TOKEN=x", "0-1")).await;
     let created = plugin.create(pod("pod", "default"), container("c", "pod", "", "")).await;
     assert_eq!(created, Ok(("2-7".into(), vec![])));
     plugin.asks_nothing().await;
@@ -207,7 +208,7 @@ async fn a_claim_that_is_prepared_just_before_its_container_is_created_is_known(
     let mut node = Node::start(&[], None);
     let mut plugin = node.connect(&[]).await;
     *node.grants.state() = ([("x".to_owned(), grant("3"))].into(), Some(grant("0-2,4-7")));
-    let created = plugin.create(pod("pod", "default"), container("b", "pod", "TOKEN=x", "")).await;
+    let created = plugin.create(pod("pod", "default"), container("b", "pod", "DRA_TOKEN=x", "")).await;
     assert_eq!(created, Ok(("3".into(), vec![])), "although no change was announced");
 }
 
@@ -215,7 +216,7 @@ async fn a_claim_that_is_prepared_just_before_its_container_is_created_is_known(
 async fn a_container_with_an_unknown_token_is_refused_with_the_reason() {
     let mut node = Node::start(&[], None);
     let mut plugin = node.connect(&[]).await;
-    let refused = plugin.create(pod("web", "shop"), container("b", "web", "TOKEN=forged", "")).await.unwrap_err();
+    let refused = plugin.create(pod("web", "shop"), container("b", "web", "DRA_TOKEN=forged", "")).await.unwrap_err();
     assert_eq!(refused.code, Code::FailedPrecondition as i32);
     assert!(refused.message.contains("shop/web") && refused.message.contains("not prepared"), "{refused:?}");
 }
@@ -223,8 +224,9 @@ async fn a_container_with_an_unknown_token_is_refused_with_the_reason() {
 #[tokio::test]
 async fn an_invalid_mark_that_came_while_the_plugin_was_away_gives_a_container_nothing() {
     let mut node = Node::start(&[("x", "0-1"), ("nothing", "")], Some("2-7"));
-    let mut plugin =
-        node.connect(&[("a", "TOKEN=forged", ""), ("b", "TOKEN=nothing", "1-2"), ("c", "TOKEN=x", "0-1")]).await;
+    let mut plugin = node
+        .connect(&[("a", "DRA_TOKEN=forged", ""), ("b", "DRA_TOKEN=nothing", "1-2"), ("c", "DRA_TOKEN=x", "0-1")])
+        .await;
     let mut changes = plugin.makes().await;
     changes.sort();
     assert_eq!(changes, ["a 2-7", "b 2", "c 0-1"]);
@@ -250,16 +252,16 @@ async fn a_container_is_refused_while_what_its_claim_holds_cannot_be_used() {
     let mut node = Node::start(&[("x", "0-1"), ("y", "4")], Some("2-3,5-7"));
     let mut plugin = node.connect(&[]).await;
     *node.grants.unusable.lock().unwrap() = "0".parse().unwrap();
-    let refused = plugin.create(pod("web", "shop"), container("c", "web", "TOKEN=x", "")).await.unwrap_err();
+    let refused = plugin.create(pod("web", "shop"), container("c", "web", "DRA_TOKEN=x", "")).await.unwrap_err();
     assert_eq!(
         refused.message,
         "container \"name-c\" of pod shop/web: CPUs are offline: bring them online, or delete the pod so that it is \
          rescheduled"
     );
-    let created = plugin.create(pod("pod", "default"), container("d", "pod", "TOKEN=y", "")).await.unwrap();
+    let created = plugin.create(pod("pod", "default"), container("d", "pod", "DRA_TOKEN=y", "")).await.unwrap();
     assert_eq!(created.0, "4", "this one can be used");
     *node.grants.unusable.lock().unwrap() = CpuSet::new();
-    plugin.create(pod("web", "shop"), container("c", "web", "TOKEN=x", "")).await.unwrap();
+    plugin.create(pod("web", "shop"), container("c", "web", "DRA_TOKEN=x", "")).await.unwrap();
 }
 
 #[tokio::test]
@@ -293,7 +295,7 @@ async fn the_status_says_that_every_cpu_was_claimed_already() {
 async fn a_container_whose_claim_provides_nothing_is_refused() {
     let mut node = Node::start(&[("x", "")], None);
     let mut plugin = node.connect(&[]).await;
-    let refused = plugin.create(pod("web", "shop"), container("b", "web", "TOKEN=x", "")).await.unwrap_err();
+    let refused = plugin.create(pod("web", "shop"), container("b", "web", "DRA_TOKEN=x", "")).await.unwrap_err();
     assert!(refused.message.contains("neither CPUs nor memory nodes"), "{refused:?}");
 }
 
@@ -309,7 +311,7 @@ async fn limits_of_a_claim_are_set_when_its_container_is_created_even_without_pi
         let grant = Grant { cpus: cpus.parse().unwrap(), ..limited.clone() };
         *node.grants.state() = ([("x".to_owned(), grant)].into(), None);
         let mut plugin = node.connect(&[]).await;
-        let (pod, container) = (Some(pod("pod", "default")), Some(container("b", "pod", "TOKEN=x", "")));
+        let (pod, container) = (Some(pod("pod", "default")), Some(container("b", "pod", "DRA_TOKEN=x", "")));
         let request = CreateContainerRequest { pod, container };
         let CreateContainerResponse { adjust, .. } = plugin.call("CreateContainer", &request).await.unwrap();
         let resources = adjust.unwrap().linux.unwrap().resources.unwrap();
@@ -323,13 +325,14 @@ async fn limits_of_a_claim_are_set_when_its_container_is_created_even_without_pi
 #[tokio::test]
 async fn a_driver_that_pins_nothing_leaves_every_container_alone() {
     let mut node = Node::start_with(CpusetFields::Nothing, &[("x", "")], None);
-    let mut plugin = node.connect(&[("a", "TOKEN=x", "0-1"), ("b", "", "2")]).await;
-    let created = plugin.create(pod("pod", "default"), container("c", "pod", "TOKEN=x", "3")).await;
+    let mut plugin = node.connect(&[("a", "DRA_TOKEN=x", "0-1"), ("b", "", "2")]).await;
+    let created = plugin.create(pod("pod", "default"), container("c", "pod", "DRA_TOKEN=x", "3")).await;
     assert_eq!(created, Ok((String::new(), vec![])));
-    plugin.event("PostCreateContainer", container("c", "pod", "TOKEN=x", "4")).await;
+    plugin.event("PostCreateContainer", container("c", "pod", "DRA_TOKEN=x", "4")).await;
     assert_eq!(plugin.update(container("b", "pod", "", "2"), "5").await, [""; 0]);
     plugin.asks_nothing().await;
-    let refused = plugin.create(pod("pod", "default"), container("d", "pod", "TOKEN=forged", "")).await.unwrap_err();
+    let refused =
+        plugin.create(pod("pod", "default"), container("d", "pod", "DRA_TOKEN=forged", "")).await.unwrap_err();
     assert!(refused.message.contains("not prepared"), "its claims are enforced all the same: {refused:?}");
 }
 
@@ -339,11 +342,11 @@ async fn memory_nodes_are_left_to_another_drivers_claim_that_provides_them() {
     let cpus = Grant { cpus: "1".parse().unwrap(), memory_nodes: "0".parse().unwrap(), ..Grant::default() };
     *node.grants.state() = ([("x".to_owned(), cpus)].into(), None);
     let mut plugin = node.connect(&[]).await;
-    let mut shared = container("a", "pod", "TOKEN=x", "");
+    let mut shared = container("a", "pod", "DRA_TOKEN=x", "");
     shared.env.push("DRA_MEMORY_NODES_1_MAIN=dra.memory".into());
     let created = plugin.create_placed(pod("pod", "default"), shared).await;
     assert_eq!(created, Ok(("1".to_owned(), String::new())));
-    let alone = container("b", "pod", "TOKEN=x", "");
+    let alone = container("b", "pod", "DRA_TOKEN=x", "");
     let created = plugin.create_placed(pod("pod", "default"), alone).await;
     assert_eq!(created, Ok(("1".to_owned(), "0".to_owned())));
 }
@@ -355,7 +358,7 @@ async fn a_memory_driver_leaves_cpus_and_other_containers_alone() {
     *node.grants.state() = ([("x".to_owned(), memory)].into(), None);
     let mut plugin = node.connect(&[("a", "", "2-7")]).await;
     plugin.event("PostUpdateContainer", container("a", "pod", "", "4-7")).await;
-    let mut own = container("b", "pod", "TOKEN=x", "0-3");
+    let mut own = container("b", "pod", "DRA_TOKEN=x", "0-3");
     own.env.push("DRA_MEMORY_NODES_1_MAIN=dra.other".into());
     let created = plugin.create_placed(pod("pod", "default"), own).await;
     assert_eq!(created, Ok((String::new(), "1".to_owned())), "whoever else claims to bring memory nodes");
@@ -365,9 +368,9 @@ async fn a_memory_driver_leaves_cpus_and_other_containers_alone() {
 #[tokio::test]
 async fn when_the_last_claim_goes_other_containers_get_everything_back_once() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
-    let mut plugin = node.connect(&[("a", "", ""), ("b", "TOKEN=x", "0-1")]).await;
+    let mut plugin = node.connect(&[("a", "", ""), ("b", "DRA_TOKEN=x", "0-1")]).await;
     assert_eq!(plugin.makes().await, ["b 0-1", "a 2-7"]);
-    plugin.event("StopContainer", container("b", "pod", "TOKEN=x", "0-1")).await;
+    plugin.event("StopContainer", container("b", "pod", "DRA_TOKEN=x", "0-1")).await;
     let state = node.grants.set(&[], None);
     assert_eq!(plugin.makes().await, ["a 0-7"]);
     node.reports(|status| status.applied == state).await;
@@ -407,23 +410,23 @@ async fn a_claim_right_after_another_does_not_move_containers_back_and_forth() {
 #[tokio::test]
 async fn an_update_by_another_component_does_not_move_a_claims_container() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
-    let mut plugin = node.connect(&[("b", "TOKEN=x", "0-1")]).await;
+    let mut plugin = node.connect(&[("b", "DRA_TOKEN=x", "0-1")]).await;
     plugin.makes().await;
-    assert_eq!(plugin.update(container("b", "pod", "TOKEN=x", "0-1"), "2-7").await, ["b 0-1"]);
-    assert_eq!(plugin.update(container("b", "pod", "TOKEN=x", "0-1"), "").await, [""; 0]);
+    assert_eq!(plugin.update(container("b", "pod", "DRA_TOKEN=x", "0-1"), "2-7").await, ["b 0-1"]);
+    assert_eq!(plugin.update(container("b", "pod", "DRA_TOKEN=x", "0-1"), "").await, [""; 0]);
 }
 
 #[tokio::test]
 async fn after_a_restart_of_the_runtime_the_plugin_reconnects_and_moves_its_containers() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
-    let mut plugin = node.connect(&[("a", "", ""), ("b", "TOKEN=x", "0-1")]).await;
+    let mut plugin = node.connect(&[("a", "", ""), ("b", "DRA_TOKEN=x", "0-1")]).await;
     plugin.makes().await;
     drop(plugin);
     let lost = node.reports(|status| !status.connected).await;
     assert_eq!((lost.reconnects, lost.problem.as_deref()), (1, Some("the runtime closed the connection")));
     // Meanwhile a container with a claim started without the plugin.
     node.grants.set(&[("x", "0-1"), ("y", "2")], Some("3-7"));
-    let mut plugin = node.connect(&[("a", "", "2-7"), ("b", "TOKEN=x", "0-1"), ("c", "TOKEN=y", "")]).await;
+    let mut plugin = node.connect(&[("a", "", "2-7"), ("b", "DRA_TOKEN=x", "0-1"), ("c", "DRA_TOKEN=y", "")]).await;
     let mut changes = plugin.makes().await;
     assert_eq!(changes.pop().as_deref(), Some("a 3-7"), "claims come first");
     changes.sort();
@@ -448,7 +451,7 @@ async fn a_restarted_plugin_gives_back_what_its_predecessor_took() {
 async fn a_synchronisation_in_parts_is_understood_whichever_part_has_the_pod() {
     let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.runtime.plugin().await;
-    let first = plugin.synchronize(vec![], vec![container("b", "pod", "TOKEN=x", "")], true).await;
+    let first = plugin.synchronize(vec![], vec![container("b", "pod", "DRA_TOKEN=x", "")], true).await;
     assert!(first.more && first.update.is_empty());
     assert!(!node.status.borrow().connected);
     let last = plugin.synchronize(vec![pod("pod", "default")], vec![container("a", "pod", "", "")], false).await;
@@ -497,7 +500,8 @@ async fn events_are_understood_in_the_form_of_every_runtime() {
             }
         };
         // Each of these makes the plugin ask for something, or stop asking.
-        assert_eq!(plugin.create(pod("pod", "default"), a()).await, Ok(("2-7".into(), vec![])));
+        let new = container("a", "pod", "", "");
+        assert_eq!(plugin.create(pod("pod", "default"), new).await, Ok(("2-7".into(), vec![])));
         for event in [Event::PostCreateContainer, Event::PostUpdateContainer, Event::PostStartContainer] {
             send(&mut plugin, event).await;
             assert_eq!(plugin.makes().await, ["a 2-7"], "{event:?}");
@@ -612,7 +616,7 @@ async fn a_slow_attachment_delays_no_other_hook_and_fails_its_own_sandbox_in_tim
     let running = plugin.begin("RunPodSandbox", &sandbox).await;
 
     // The runtime's other calls are answered, and the plugin's own calls continue.
-    let created = plugin.create(pod("pod", "default"), container("b", "pod", "TOKEN=x", "")).await;
+    let created = plugin.create(pod("pod", "default"), container("b", "pod", "DRA_TOKEN=x", "")).await;
     assert_eq!(created, Ok(("1".to_owned(), vec![])));
     node.grants.set(&[("x", "1")], Some("3-7"));
     assert_eq!(plugin.makes().await, ["a 3-7"]);
@@ -639,4 +643,112 @@ async fn sandboxes_are_recovered_at_each_synchronisation_even_if_it_comes_in_par
     let mut plugin = node.connect(&[]).await;
     plugin.asks_nothing().await;
     assert_eq!(attachment.calls(), ["recover pod 1"]);
+}
+
+#[tokio::test]
+async fn a_container_that_was_created_while_the_plugin_connected_is_found_by_its_next_event() {
+    let (log, _guard) = logged::capture();
+    for event in ["PostCreateContainer", "PostStartContainer", "PostUpdateContainer"] {
+        let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+        let mut plugin = node.connect(&[]).await;
+        for (id, env, expected) in
+            [("a", "", "a 2-7"), ("b", "DRA_TOKEN=x", "b 0-1"), ("c", "DRA_TOKEN=forged", "c 2-7")]
+        {
+            plugin.event_in(event, pod("pod", "default"), container(id, "pod", env, "")).await;
+            assert_eq!(plugin.makes().await, [expected], "{event}");
+        }
+        assert_eq!(plugin.update(container("d", "pod", "", "0-7"), "0-5").await, ["d 2-5"]);
+        assert_eq!(plugin.makes().await, ["d 2-5"]);
+        plugin.event("StopContainer", container("e", "pod", "", "0-7")).await;
+        plugin.asks_nothing().await;
+    }
+    assert!(log.text().contains("while this plugin connected"), "{}", log.text());
+}
+
+#[tokio::test]
+async fn a_container_that_another_plugin_places_is_created_and_moved_afterwards() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[]).await;
+    let placed = container("a", "pod", "", "0-3");
+    let created = plugin.create(pod("pod", "default"), placed.clone()).await;
+    assert_eq!(created, Ok((String::new(), vec![])), "the runtime fails the creation if two plugins set its CPUs");
+    plugin.event("PostCreateContainer", placed).await;
+    assert_eq!(plugin.makes().await, ["a 2-3"]);
+    node.grants.set(&[], None);
+    assert_eq!(plugin.makes().await, ["a 0-3"]);
+}
+
+#[tokio::test]
+async fn a_large_environment_is_not_kept_and_hides_no_mark() {
+    let node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.runtime.plugin().await;
+    let mut fat = container("a", "pod", "", "");
+    fat.env = (0..20_000).map(|n| format!("DRA_{n}={n:050}")).collect();
+    fat.env.push("DRA_TOKEN=x".into());
+    let kept = super::super::hooks::without_bulk(fat.clone());
+    assert!(kept.env.iter().map(String::len).sum::<usize>() <= 64 << 10);
+    plugin.synchronize(vec![pod("pod", "default")], vec![fat], false).await;
+    assert_eq!(plugin.makes().await, ["a 0-1"]);
+}
+
+/// What the containers of a runtime have once it made these changes, each as `id cpus`.
+fn apply(has: &mut BTreeMap<String, String>, changes: &[String]) {
+    has.extend(changes.iter().filter_map(|change| change.split_once(' ')).map(|(id, cpus)| (id.into(), cpus.into())));
+}
+
+#[tokio::test]
+async fn a_short_claim_on_a_node_with_many_containers_leaves_none_confined() {
+    let mut node = Node::start(&[], None);
+    let ids: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+    let containers: Vec<_> = ids.iter().map(|id| (id.as_str(), "", "")).collect();
+    let mut plugin = node.connect(&containers).await;
+    let mut has: BTreeMap<String, String> = BTreeMap::new();
+    node.grants.set(&[("x", "7")], Some("0-6"));
+    let (asked, first) = plugin.asks().await;
+
+    // The claim's container is created meanwhile. The runtime changes the others first, and some silently do not change.
+    let claims = container("c", "pod", "DRA_TOKEN=x", "");
+    let (_, others) = plugin.create(pod("pod", "default"), claims).await.unwrap();
+    assert_eq!(others.len(), 40);
+    apply(&mut has, &others[..30]);
+    apply(&mut has, &first);
+    for event in ["PostCreateContainer", "StopContainer"] {
+        plugin.event(event, container("c", "pod", "DRA_TOKEN=x", "7")).await;
+    }
+
+    // Its pod is over before the runtime answers.
+    let state = node.grants.set(&[], None);
+    plugin.asks_nothing().await;
+    plugin.reply(asked, Ok(vec![])).await;
+    while node.status.borrow().applied != state {
+        tokio::select! {
+            (asked, changes) = plugin.asks() => {
+                apply(&mut has, &changes);
+                plugin.reply(asked, Ok(vec![])).await;
+            }
+            reported = node.status.wait_for(|status| status.applied == state) => drop(reported.unwrap()),
+        }
+    }
+    assert_eq!(has.len(), 40);
+    assert!(has.values().all(|cpus| cpus == "0-7"), "{has:?}");
+}
+
+#[tokio::test]
+async fn a_change_that_an_update_overtook_is_made_again() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[("a", "", "")]).await;
+    assert_eq!(plugin.makes().await, ["a 2-7"]);
+    node.grants.set(&[], None);
+    let (asked, widening) = plugin.asks().await;
+    assert_eq!(widening, ["a 0-7"]);
+
+    // The kubelet changes the container's memory, say. The runtime then makes the plugin's change: it has 0-7.
+    assert_eq!(plugin.update(container("a", "pod", "", "2-7"), "").await, [""; 0]);
+    plugin.event("PostUpdateContainer", container("a", "pod", "", "2-7")).await;
+    let state = node.grants.set(&[("y", "0-1")], Some("2-7"));
+    plugin.asks_nothing().await;
+    assert_ne!(node.status.borrow().applied, state);
+    plugin.reply(asked, Ok(vec![])).await;
+    assert_eq!(plugin.makes().await, ["a 2-7"]);
+    node.reports(|status| status.applied == state).await;
 }
