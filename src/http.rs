@@ -3,7 +3,14 @@
 //! Anyone who can reach the port may connect. So the number of connections is limited, and a new one closes the oldest:
 //! a client that holds many connections can neither exhaust the process's file descriptors nor keep probes out.
 
-use std::{collections::VecDeque, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -18,7 +25,8 @@ use hyper_util::{
 };
 use prometheus_client::registry::Registry;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
+    task::yield_now,
     time::sleep,
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -27,6 +35,8 @@ use tokio_util::task::AbortOnDropHandle;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Maximum number of open connections.
 const CONNECTIONS: usize = 64;
+/// How many connections may wait to be accepted.
+const BACKLOG: u32 = 128;
 /// Maximum number of bytes that a connection may buffer. Requests are short here.
 const BUFFER: usize = 16 * 1024;
 /// The pause after failing to accept a connection, for example when out of file descriptors.
@@ -42,8 +52,30 @@ pub struct ServeError {
 
 /// Serves until dropped.
 pub(crate) async fn serve(address: SocketAddr, router: Router) -> Result<Infallible, ServeError> {
-    let listener = TcpListener::bind(address).await.map_err(|source| ServeError { address, source })?;
+    let listener = listen(address).map_err(|source| ServeError { address, source })?;
     Ok(accept(listener, router).await)
+}
+
+/// Listens. `[::]` takes IPv4 connections too, and is 0.0.0.0 on a node without IPv6.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let bound = bind(address);
+    match address {
+        SocketAddr::V6(any) if any.ip().is_unspecified() => {
+            bound.or_else(|_| bind((Ipv4Addr::UNSPECIFIED, any.port()).into()))
+        }
+        _ => bound,
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
+    if address.is_ipv6() {
+        // Whatever the node's default is.
+        rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn accept(listener: TcpListener, router: Router) -> Infallible {
@@ -62,6 +94,8 @@ async fn accept(listener: TcpListener, router: Router) -> Infallible {
             open.pop_front();
         }
         open.push_back(AbortOnDropHandle::new(tokio::spawn(answer(stream, router.clone()))));
+        // Under a flood, no connection must be closed before its request, if it has one, was answered.
+        yield_now().await;
     }
 }
 
@@ -114,5 +148,24 @@ mod tests {
         let end = timeout(Duration::from_secs(5), held[0].read(&mut [0; 1])).await.expect("still open");
         assert!(matches!(end, Ok(0) | Err(_)), "the oldest: {end:?}");
         assert!(ask(held.last_mut().unwrap()).await.unwrap().starts_with("HTTP/1.1 200"), "a newer one");
+    }
+
+    #[tokio::test]
+    async fn the_unspecified_ipv6_address_serves_ipv4_too() {
+        let port = listen("[::]:0".parse().unwrap()).unwrap();
+        let number = port.local_addr().unwrap().port();
+        let _serving = AbortOnDropHandle::new(tokio::spawn(accept(port, Router::new())));
+        for host in ["127.0.0.1", "::1"] {
+            // A machine without IPv6 has no ::1.
+            if host == "127.0.0.1" || std::net::TcpListener::bind("[::1]:0").is_ok() {
+                TcpStream::connect((host, number)).await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_taken_is_an_error() {
+        let taken = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert_eq!(listen(taken.local_addr().unwrap()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 }

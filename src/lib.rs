@@ -14,10 +14,11 @@
 //! Each of the other modules holds one rule, defined once. Dependencies go one way, which a test enforces for every `use`: a
 //! module uses only modules that come before it on this line.
 //!
-//! `backoff, cpuset, digest, dns, http, replace, shorten, suggest ← api, host, slices ← drivers ← policy ← plugin, controller ← cli`
+//! `backoff, causes, cpuset, digest, dns, http, replace, shorten, suggest ← api, host, slices ← drivers ← policy ← plugin, controller ← cli`
 
 pub mod api;
 mod backoff;
+mod causes;
 pub mod cli;
 pub mod controller;
 pub mod cpuset;

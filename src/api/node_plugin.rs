@@ -31,7 +31,8 @@ pub struct NodePluginSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
-    /// Labels a node must have. Two objects of one kind of driver must not select the same node.
+    /// Labels a node must have, besides `kubernetes.io/os: linux`. Two objects of one kind of driver must not select the
+    /// same node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 32))]
     pub node_selector: Option<BTreeMap<String, String>>,
@@ -173,12 +174,18 @@ pub struct NodePluginSettings {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// The plugin runs on Linux only, and a cluster may have other nodes.
+fn with_os(mut selector: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    selector.entry("kubernetes.io/os".into()).or_insert_with(|| "linux".into());
+    selector
+}
+
 impl From<NodePluginSpec> for NodePluginSettings {
     fn from(spec: NodePluginSpec) -> Self {
         Self {
             image: spec.image,
             image_pull_policy: spec.image_pull_policy,
-            node_selector: spec.node_selector.unwrap_or_default(),
+            node_selector: with_os(spec.node_selector.unwrap_or_default()),
             affinity: spec.affinity.unwrap_or_default(),
             tolerations: spec.tolerations.unwrap_or_else(|| vec![every_taint()]),
             resources: spec.resources.unwrap_or_else(default_resources),

@@ -29,7 +29,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "IMAGE", env = "NODE_PLUGIN_IMAGE")]
     node_plugin_image: Option<String>,
     /// Address to serve /healthz, /readyz and /metrics on. Empty: do not serve them.
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
+    #[arg(long, value_name = "ADDRESS", default_value = "[::]:8080")]
     http_bind: String,
     /// Elect a leader, so that only one replica reconciles. Requires --pod-name.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]

@@ -55,7 +55,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/")]
     host_root: PathBuf,
     /// Address to serve /healthz, /readyz and /metrics on. Empty: do not serve them.
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
+    #[arg(long, value_name = "ADDRESS", default_value = "[::]:8081")]
     http_bind: String,
     /// Only publish devices: do not connect to the kubelet or the container runtime.
     #[arg(long)]

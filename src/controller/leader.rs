@@ -22,7 +22,7 @@ use kube::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::controller::observe::is_ready;
+use crate::{causes::causes, controller::observe::is_ready};
 
 /// Name of the Lease.
 pub const LEASE: &str = "dra-operator";
@@ -31,7 +31,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// Leader election failed.
 #[derive(Debug, thiserror::Error)]
-#[error("leader election: {what}: {error}")]
+#[error("leader election: {what}: {}", causes(error))]
 pub struct Error {
     what: String,
     error: kube::Error,

@@ -18,14 +18,17 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::controller::{
-    apply::{Writer, series::Series},
-    build::{FIELD_MANAGER, Settings},
-    http::{BEAT, Health, Phase},
-    leader::{self, Candidate},
-    metrics::{Failure, Metrics},
-    observe::{Caches, Changes, Guarded, preflight},
-    reconcile::{Context, Pace, on_error, reconcile},
+use crate::{
+    causes::causes,
+    controller::{
+        apply::{Writer, series::Series},
+        build::{FIELD_MANAGER, Settings},
+        http::{BEAT, Health, Phase},
+        leader::{self, Candidate},
+        metrics::{Failure, Metrics},
+        observe::{Caches, Changes, Guarded, preflight},
+        reconcile::{Context, Pace, on_error, reconcile},
+    },
 };
 
 /// Changes that come closer together than this are reconciled together.
@@ -152,7 +155,7 @@ impl Operator {
             // Reconcile has logged its own errors, and an object that is gone needs no message.
             if let Err(controller::Error::QueueError(error)) = done {
                 self.metrics.failed(Failure::Watch);
-                tracing::warn!(%error, "watching DraDriverConfig failed (is its CRD installed?), retrying");
+                tracing::warn!("watching DraDriverConfig failed (is its CRD installed?), retrying: {}", causes(&error));
             }
         });
 
@@ -183,7 +186,7 @@ impl Operator {
                 Ok(()) => news.notify_one(),
                 Err(error) => {
                     self.metrics.failed(Failure::Watch);
-                    tracing::warn!(%error, "watch");
+                    tracing::warn!("watch: {}", causes(&error));
                 }
             }
         }
@@ -204,7 +207,7 @@ impl Operator {
                     // Watches of a missing API never fill their caches, so do not wait for them.
                     self.health.enter(Phase::Leading);
                 }
-                Err(error) => tracing::warn!(%error, "listing the API groups failed, retrying"),
+                Err(error) => tracing::warn!("listing the API groups failed, retrying: {}", causes(&error)),
             }
             sleep(CHECK_EVERY).await;
         }

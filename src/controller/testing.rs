@@ -42,7 +42,8 @@ pub fn mk_pod(node: &str, ready: bool) -> PluginPod {
 
 /// A node that is up.
 pub fn mk_node(name: &str) -> NodeFacts {
-    NodeFacts { name: name.into(), labels: [].into(), ready: true, tainted: false }
+    let labels = [("kubernetes.io/os".to_owned(), "linux".to_owned())].into();
+    NodeFacts { name: name.into(), labels, ready: true, tainted: false }
 }
 
 /// One of `count` slices of the driver `dra.cpu` for a node.

@@ -32,6 +32,7 @@ use super::{
     diff::{Accepted, Change, diff},
     pack::{NodePool, node_owner},
 };
+use crate::causes::causes;
 
 /// Whether the slices in the API are complete and correct.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,9 +66,9 @@ pub struct PublishCounters {
 enum PublishError {
     #[error("Node {0:?} does not exist yet, and it must own the slices: check that --node-name is the Node's name")]
     NoNode(String),
-    #[error("cannot read Node {node:?}: {source}")]
+    #[error("cannot read Node {node:?}: {}", causes(source))]
     ReadNode { node: String, source: Box<Error> },
-    #[error("cannot {verb} ResourceSlice {name:?}: {source}")]
+    #[error("cannot {verb} ResourceSlice {name:?}: {}", causes(source))]
     Write { verb: &'static str, name: String, source: Box<Error> },
 }
 
@@ -153,7 +154,7 @@ impl Publisher {
             Some(Ok(event)) => self.seen.note(event),
             Some(Err(error)) => {
                 self.counters.errors.inc();
-                tracing::warn!(%error, "watching ResourceSlices failed, retrying");
+                tracing::warn!("watching ResourceSlices failed, retrying: {}", causes(&error));
                 false
             }
             // The watcher's stream never ends.
@@ -280,7 +281,7 @@ async fn first_list(
             }
             Err(error) => {
                 counters.errors.inc();
-                let problem = format!("cannot list ResourceSlices: {error}");
+                let problem = format!("cannot list ResourceSlices: {}", causes(&error));
                 tracing::warn!(problem, "retrying");
                 status.send_replace(Published { complete: false, problem: Some(problem) });
             }

@@ -100,7 +100,9 @@ fn an_unknown_field_is_found() {
 #[case("logFormat=xml", "/logFormat")]
 #[case("image.tagg=1", "tagg")]
 #[case("image.digest=sha256:12", "/image/digest")]
-#[case("image.registry=host/path", "/image/registry")]
+#[case("image.registry=https://host", "/image/registry")]
+#[case("image.registry=host/", "/image/registry")]
+#[case("image.repository=registry.example/dra-operator", "begins with a registry")]
 #[case("image.pullPolicy=Sometimes", "/image/pullPolicy")]
 #[case("crds.keep=maybe", "/crds/keep")]
 #[case("resources.request.cpu=1", "request")]
@@ -162,6 +164,10 @@ fn the_node_plugin_runs_the_controllers_image_unless_another_is_set() {
     };
     let (own, plugin) = image(&["image.registry=registry.example:5000", "image.tag=v2"]);
     assert_eq!(own, "registry.example:5000/dra-operator/dra-operator:v2");
+    let (proxied, _) = image(&["image.registry=registry.example/proxy/ghcr", "image.tag=v2"]);
+    assert_eq!(proxied, "registry.example/proxy/ghcr/dra-operator/dra-operator:v2");
+    let (whole, _) = image(&["image.registry=", "image.repository=registry.example/dra-operator", "image.tag=v2"]);
+    assert_eq!(whole, "registry.example/dra-operator:v2");
     assert_eq!(plugin, None, "the controller takes its own pod's");
     assert_eq!(image(&["nodePlugin.image=other:1"]).1.as_deref(), Some("other:1"));
 }
@@ -236,4 +242,18 @@ fn leaves(name: &str, value: &Value, names: &mut BTreeSet<String>) {
             names.insert(name.to_owned());
         }
     }
+}
+
+#[test]
+fn values_for_a_parent_chart_are_accepted_and_change_nothing() {
+    assert_eq!(helm_template(&["enabled=true", "global.imageRegistry=other"]), helm_template(&[]));
+}
+
+#[test]
+fn the_controller_runs_on_linux_unless_the_admin_selects_otherwise() {
+    let selector = |values: &[&str]| {
+        objects(&helm_template(values))["Deployment dra-operator/dra-operator"]["spec"]["template"]["spec"]["nodeSelector"].clone()
+    };
+    assert_eq!(selector(&[]), json!({"kubernetes.io/os": "linux"}));
+    assert_eq!(selector(&["nodeSelector.pool=infra"]), json!({"kubernetes.io/os": "linux", "pool": "infra"}));
 }

@@ -47,6 +47,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 
 {{- define "dra-operator.image" -}}
 {{- with .Values.image -}}
+{{- $first := first (splitList "/" .repository) -}}
+{{- if and .registry (contains "/" .repository) (or (contains "." $first) (eq $first "localhost")) -}}
+{{- fail (printf "image.repository %q begins with a registry, and image.registry is %q: set image.registry to %q and leave it out of image.repository" .repository .registry $first) -}}
+{{- end -}}
 {{- $name := ternary .repository (printf "%s/%s" .registry .repository) (empty .registry) -}}
 {{- if .digest -}}
 {{- printf "%s@%s" $name .digest -}}

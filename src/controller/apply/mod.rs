@@ -12,13 +12,16 @@ use kube::{
 use serde_json::Value;
 
 use self::series::Series;
-use crate::controller::{
-    build::FIELD_MANAGER,
-    child::{Child, ChildKey},
-    config::Config,
-    metrics::{Failure, Metrics, Verb},
-    observe::{Live, child_api},
-    plan::{Action, Because, Block, Memory},
+use crate::{
+    causes::causes,
+    controller::{
+        build::FIELD_MANAGER,
+        child::{Child, ChildKey},
+        config::Config,
+        metrics::{Failure, Metrics, Verb},
+        observe::{Live, child_api},
+        plan::{Action, Because, Block, Memory},
+    },
 };
 
 /// Writes to the cluster.
@@ -35,7 +38,7 @@ pub struct Writer {
 
 /// A write to the config itself, or to a slice, that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: {error}")]
+#[error("{what}: {}", causes(error))]
 pub struct WriteError {
     what: String,
     error: Box<kube::Error>,
@@ -159,7 +162,7 @@ impl Writer {
                     report.blocks.push(block);
                 }
                 Err(Trouble::Failure(error)) => {
-                    let message = message_of(&error);
+                    let message = causes(&error);
                     self.metrics.failed(Failure::Write);
                     tracing::warn!(config = config.name_any(), child = %attempt.key, error = message, "write failed, retrying");
                     report.failures.push(Failed { key: attempt.key.clone(), message: message.clone() });
@@ -237,14 +240,6 @@ fn only(uid: &str) -> DeleteParams {
 /// Whether the object to delete is gone: it does not exist, or another object has taken its name.
 fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
-}
-
-/// The API server's message without kube's wrapping, or the full text of any other error.
-fn message_of(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ fn pod(config: &Config, settings: &Settings, service_account: String) -> PodSpec
         service_account_name: Some(service_account),
         image_pull_secrets: (!settings.image_pull_secrets.is_empty()).then(|| secrets.collect()),
         priority_class_name: Some(plugin.priority_class_name.clone()),
-        node_selector: (!plugin.node_selector.is_empty()).then(|| plugin.node_selector.clone()),
+        node_selector: Some(plugin.node_selector.clone()),
         affinity: affinity(config),
         tolerations: Some(plugin.tolerations.clone()),
         security_context: Some(PodSecurityContext {

@@ -186,7 +186,10 @@ fn with_class() -> Value {
 }
 
 fn node(name: &str) -> Value {
-    json!({"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    })
 }
 
 /// A plugin pod of the config's DaemonSet that is ready.

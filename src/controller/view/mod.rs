@@ -155,7 +155,9 @@ mod tests {
     };
 
     fn labelled(name: &str, pool: &str) -> NodeFacts {
-        NodeFacts { labels: [("pool".to_owned(), pool.to_owned())].into(), ..mk_node(name) }
+        let mut node = mk_node(name);
+        node.labels.insert("pool".into(), pool.into());
+        node
     }
 
     fn selecting(name: &str, pool: &str) -> Config {

@@ -85,11 +85,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::controller::testing::mk_config;
+    use crate::controller::testing::{mk_config, mk_node};
 
     fn node(name: &str, labels: &[(&str, &str)]) -> NodeFacts {
-        let labels = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-        NodeFacts { name: name.into(), labels, ready: true, tainted: false }
+        let mut node = mk_node(name);
+        node.labels.extend(labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())));
+        node
     }
 
     fn placement(plugin: &Value) -> Placement {
@@ -105,6 +106,8 @@ mod tests {
     fn a_node_is_selected_by_labels_and_by_affinity() {
         let n = node("n", &[("pool", "a"), ("gen", "5")]);
         assert!(placement(&json!({})).selects(&n));
+        let windows = NodeFacts { labels: [("kubernetes.io/os".to_owned(), "windows".to_owned())].into(), ..n.clone() };
+        assert!(!placement(&json!({})).selects(&windows));
         assert!(placement(&json!({"nodeSelector": {"pool": "a"}})).selects(&n));
         assert!(!placement(&json!({"nodeSelector": {"pool": "b"}})).selects(&n));
         for (operator, key, values, selected) in [

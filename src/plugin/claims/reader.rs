@@ -6,9 +6,12 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
 use tokio::{sync::Semaphore, time::timeout};
 
-use crate::plugin::claims::{
-    allocation::{Allocated, ClaimRef, allocated},
-    error::ClaimError,
+use crate::{
+    causes::causes,
+    plugin::claims::{
+        allocation::{Allocated, ClaimRef, allocated},
+        error::ClaimError,
+    },
 };
 
 /// How long one read of a claim may take; the kubelet gives the whole call 45 s.
@@ -43,7 +46,7 @@ impl ClaimReader {
         match timeout(TIMEOUT, api.get_opt(&claim.name)).await {
             Ok(Ok(Some(object))) => Ok(object),
             Ok(Ok(None)) => Err(ClaimError::Gone { namespace, name }),
-            Ok(Err(error)) => Err(ClaimError::Read { namespace, name, problem: error.to_string() }),
+            Ok(Err(error)) => Err(ClaimError::Read { namespace, name, problem: causes(&error) }),
             Err(_) => {
                 let problem = format!("no answer in {} s", TIMEOUT.as_secs());
                 Err(ClaimError::Read { namespace, name, problem })

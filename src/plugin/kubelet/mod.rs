@@ -17,10 +17,13 @@ use tokio_util::{
 };
 use tonic::service::Routes;
 
-use crate::plugin::{
-    claims::{Claims, reader::ClaimReader},
-    metrics::PluginMetrics,
-    readiness::{Part, Readiness},
+use crate::{
+    causes::causes,
+    plugin::{
+        claims::{Claims, reader::ClaimReader},
+        metrics::PluginMetrics,
+        readiness::{Part, Readiness},
+    },
 };
 
 use self::{
@@ -42,7 +45,7 @@ pub enum KubeletError {
     #[error("cannot start the thread that serves the kubelet: {0}")]
     Thread(#[from] io::Error),
     /// The client could not be created.
-    #[error("cannot create a client for the API server: {0}")]
+    #[error("cannot create a client for the API server: {}", causes(.0))]
     Client(#[from] kube::Error),
     /// The thread died.
     #[error("the thread that serves the kubelet died")]

@@ -62,7 +62,7 @@ pub fn container(id: &str, pod: &str, env: &str, cpus: &str) -> Container {
         id: id.into(),
         pod_sandbox_id: pod.into(),
         name: format!("name-{id}"),
-        state: ContainerState::ContainerRunning.into(),
+        state: ContainerState::Running.into(),
         env: vec!["PATH=/bin".into(), env.into()],
         linux: Some(LinuxContainer { resources: Some(resources(cpus)) }),
         cdi_devices: vec![],

@@ -260,7 +260,7 @@ impl Hooks {
         let placement = Cpuset::of_container(container).inspect_err(|error| {
             tracing::warn!(container = container.id, "cannot parse the cpuset of a container: {error}");
         });
-        let is_running = container.state() != ContainerState::ContainerCreated;
+        let is_running = container.state() != ContainerState::Created;
         Some(Observed { id: container.id.clone(), usage, placement: placement.unwrap_or_default(), is_running })
     }
 

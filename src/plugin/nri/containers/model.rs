@@ -162,7 +162,7 @@ impl World {
         self.created += 1;
         let claim = self.claims.values().nth(a as usize % 4).cloned();
         // The kubelet's static CPU manager may have placed a container without a claim.
-        let placed = if claim.is_none() && b % 4 == 0 { (0..4).collect() } else { CpuSet::new() };
+        let placed = if claim.is_none() && b.is_multiple_of(4) { (0..4).collect() } else { CpuSet::new() };
         let change = self.plugin.create(&id, usage(claim.as_ref()), Cpuset::of_cpus(placed.clone()));
         let configured = change.map_or_else(|| placed.clone(), |change| change.cpus);
         let others = if claim.is_some() { self.plugin.outstanding(&id) } else { Vec::new() };
@@ -240,7 +240,7 @@ impl World {
         if self.updating.is_some() {
             return;
         }
-        let requested: CpuSet = if b % 2 == 0 { CpuSet::new() } else { (b % 4..8).collect() };
+        let requested: CpuSet = if b.is_multiple_of(2) { CpuSet::new() } else { (b % 4..8).collect() };
         let instead = self.plugin.update(&id, Cpuset::of_cpus(requested.clone()));
         self.save();
         let gets = instead.map_or_else(|| requested.clone(), |instead| instead.cpus);
