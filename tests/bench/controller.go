@@ -144,9 +144,11 @@ func (b *bench) processOf(ctx context.Context, verb string) (memory, error) {
 // processIn finds a process of this machine by its pod, which its control groups name, and its arguments.
 func processIn(pod types.UID, verb string) (int, bool) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cgroup")
+	// systemd's names of groups have no dashes.
+	underscored := strings.ReplaceAll(string(pod), "-", "_")
 	for _, file := range files {
 		groups, err := os.ReadFile(file)
-		if err != nil || !strings.Contains(string(groups), string(pod)) {
+		if err != nil || !strings.Contains(string(groups), string(pod)) && !strings.Contains(string(groups), underscored) {
 			continue
 		}
 		directory := filepath.Dir(file)

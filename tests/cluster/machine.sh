@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the cluster changes on the machine, and how it undoes each change. To be sourced after settings.sh.
+# What the cluster changes on the machine, and how it undoes each change. To be sourced after groups.sh.
 
 before=$var/before # the state of the machine before the first start
 
@@ -33,17 +33,6 @@ remember() {
     tables $command >$before.new/$command.tables
   done
   mv $before.new $before
-}
-
-# make_groups: the parent group in every hierarchy; cpusets start with all CPUs and memory nodes.
-make_groups() {
-  local hierarchy
-  for hierarchy in "$cgroups"/*/; do
-    [ -e "$hierarchy/cgroup.procs" ] || continue
-    mkdir -p "$hierarchy/$cgroup"
-  done
-  cat $cgroups/cpuset/cpuset.cpus >$cgroups/cpuset/$cgroup/cpuset.cpus
-  cat $cgroups/cpuset/cpuset.mems >$cgroups/cpuset/$cgroup/cpuset.mems
 }
 
 make_bridge() {
@@ -89,17 +78,6 @@ unmount_all() {
     done
 }
 
-# remove_groups: deepest first; a group can stay busy for a moment after its last process has exited.
-remove_groups() {
-  local hierarchy tries
-  for hierarchy in "$cgroups"/*/; do
-    for ((tries = 0; tries < 50; tries++)); do
-      [ -d "$hierarchy$cgroup" ] || break
-      find "$hierarchy$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.1
-    done
-  done
-}
-
 # restore: undoes everything. Whatever uses a thing goes before the thing itself.
 restore() {
   local place
@@ -129,7 +107,7 @@ residue() {
   for pid in $(every_pid); do echo "process $pid: $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)"; done
   awk -v a="$var" -v b="$run" 'index($5, a) == 1 || index($5, b) == 1 { print "mount " $5 }' /proc/self/mountinfo
   ! ip link show $bridge >/dev/null 2>&1 || echo "bridge $bridge"
-  for place in "$cgroups"/*/$cgroup $var $run; do
+  for place in $(every_group) $var $run; do
     [ ! -e "$place" ] || echo "$place"
   done
 }

@@ -1,16 +1,11 @@
 # shellcheck shell=bash
-# Starts and stops the components. To be sourced after settings.sh.
-#
-# Each component runs in its own control group in the pids hierarchy. A pid counts only while its process is in that
-# group, so a number that another process reuses is never mistaken for ours.
-
-group_of() { echo "$cgroups/pids/$cgroup/system/$1"; }
+# Starts and stops the components. To be sourced after groups.sh.
 
 # pid NAME: the pid of a living component, or failure.
 pid() {
   local pid
   pid=$(cat "$run/pids/$1" 2>/dev/null) || return 1
-  grep -q ":pids:/$cgroup/system/$1\$" "/proc/$pid/cgroup" 2>/dev/null || return 1
+  in_group "$pid" "$1" || return 1
   [ "$(cut -d' ' -f3 <"/proc/$pid/stat" 2>/dev/null)" != Z ] || return 1
   echo "$pid"
 }
@@ -57,7 +52,9 @@ stop() {
 
 # every_pid: all processes of the cluster: components, shims and those in containers.
 every_pid() {
-  [ ! -d "$cgroups/pids/$cgroup" ] || find "$cgroups/pids/$cgroup" -name cgroup.procs -exec cat {} + 2>/dev/null
+  local tree
+  tree=$(process_tree)/$cgroup
+  [ ! -d "$tree" ] || find "$tree" -name cgroup.procs -exec cat {} + 2>/dev/null
 }
 
 # stop_everything: the kubelet first, so that it starts nothing again. The cluster's data goes too, so nothing needs a

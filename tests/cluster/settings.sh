@@ -28,9 +28,12 @@ service_address=10.202.0.1 # of the API server, in pods
 server=https://$address:6443
 etcd_url=http://127.0.0.1:2379
 
-# The parent of all control groups: those of the components (in the pids hierarchy) and of the pods.
+# The parent of all control groups: those of the components and of the pods.
 cgroup=dra-local
 cgroups=/sys/fs/cgroup
+
+# Who makes the pods' control groups: cgroupfs (the kubelet and runc themselves) or systemd, which must be PID 1.
+cgroup_driver=${CGROUP_DRIVER:-cgroupfs}
 
 # Extra feature gates for every Kubernetes component, such as "A=true,B=false".
 feature_gates=${KUBE_FEATURE_GATES:-}
