@@ -81,11 +81,37 @@ fn more_than_a_tenth_fails_even_where_each_is_explained() {
 }
 
 #[test]
-fn every_pattern_of_the_files_that_are_held_names_a_file() {
+fn the_results_of_several_runs_count_together() {
+    let folder = TempDir::new().unwrap();
+    let results: Vec<_> = [("a", &SURVIVED[..1]), ("b", &SURVIVED[1..])]
+        .into_iter()
+        .map(|(name, missed)| {
+            let results = folder.path().join(name);
+            fs::create_dir(&results).unwrap();
+            fs::write(results.join("missed.txt"), missed.join("\n") + "\n").unwrap();
+            fs::write(results.join("caught.txt"), "src/a.rs:1:5: replace h with ()\n".repeat(20)).unwrap();
+            results
+        })
+        .collect();
+    let list = folder.path().join("survivors.md");
+    fs::write(&list, LIST).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mutants/compare");
+    let output = Command::new(script).arg("--whole").arg(list).args(results).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "3 of 43 mutants survive (6 %)\n");
+    assert!(output.status.success());
+}
+
+#[test]
+fn each_line_of_the_files_that_are_held_names_tests_and_existing_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let held = fs::read_to_string(root.join("tests/mutants/held")).unwrap();
-    for pattern in held.lines().filter(|line| !line.starts_with('#')) {
-        let path = pattern.strip_suffix("/**/*.rs").unwrap_or(pattern);
-        assert!(root.join(path).exists(), "{pattern}");
+    for line in held.lines().filter(|line| !line.starts_with('#')) {
+        let (tests, patterns) = line.split_once(' ').unwrap();
+        let room = format!("src/{}", tests.trim_end_matches("::").replace("::", "/"));
+        assert!(root.join(&room).is_dir(), "{line}");
+        for pattern in patterns.split(' ') {
+            let path = pattern.strip_suffix("/**/*.rs").unwrap_or(pattern);
+            assert!(root.join(path).exists() && path.starts_with(&room), "{line}");
+        }
     }
 }
