@@ -24,6 +24,7 @@ pub fn causes(error: &(dyn Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::anyhow;
     use k8s_openapi::api::core::v1::Pod;
     use kube::{Api, Client, Config};
 
@@ -44,6 +45,15 @@ mod tests {
         assert_eq!(refused.matches("client error").count(), 1, "{refused}");
         let unknown = failure("http://no-such-host.invalid").await;
         assert!(unknown.contains("dns") || unknown.contains("lookup"), "{unknown}");
+    }
+
+    #[test]
+    fn every_cause_is_shown_exactly_once() {
+        let refused = anyhow!("connection refused");
+        let connect = refused.context("cannot connect: connection refused");
+        let error = connect.context("cannot list nodes");
+        assert_eq!(causes(error.as_ref()), "cannot list nodes: cannot connect: connection refused");
+        assert_eq!(causes(anyhow!("timed out").context("cannot list nodes").as_ref()), "cannot list nodes: timed out");
     }
 
     #[test]

@@ -90,6 +90,19 @@ fn warnings_go_to_standard_error_and_the_output_stays_complete() {
 }
 
 #[test]
+fn a_name_that_no_node_can_have_is_rejected() {
+    let root = host(&Machine::default());
+    machines::put(root.path(), "proc/sys/kernel/hostname", "My Laptop").unwrap();
+    for (arguments, name) in [(&[][..], "my laptop"), (&["--node-name", "BAD_NAME"][..], "BAD_NAME")] {
+        let said = stderr(&discover(root.path(), arguments).failure());
+        assert!(
+            said.contains(&format!("{name:?} is not the name of a Node")) && said.contains("--node-name"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn errors_say_what_to_do() {
     let root = host(&Machine::default());
     let empty = tempfile::tempdir().unwrap();

@@ -107,11 +107,11 @@ fn each_line_of_the_files_that_are_held_names_tests_and_existing_files() {
     let held = fs::read_to_string(root.join("tests/mutants/held")).unwrap();
     for line in held.lines().filter(|line| !line.starts_with('#')) {
         let (tests, patterns) = line.split_once(' ').unwrap();
-        let room = format!("src/{}", tests.trim_end_matches("::").replace("::", "/"));
-        assert!(root.join(&room).is_dir(), "{line}");
+        let folder = format!("src/{}", tests.trim_end_matches("::").replace("::", "/"));
+        assert!(root.join(&folder).is_dir(), "{line}");
         for pattern in patterns.split(' ') {
             let path = pattern.strip_suffix("/**/*.rs").unwrap_or(pattern);
-            assert!(root.join(path).exists() && path.starts_with(&room), "{line}");
+            assert!(root.join(path).exists() && path.starts_with(&folder), "{line}");
         }
     }
 }

@@ -1,6 +1,10 @@
 //! Connects to the cluster, which is chosen as in kubectl. IO: kubeconfig, the API server.
 
-use std::{error::Error as _, path::PathBuf, time::Duration};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args as ClapArgs;
@@ -30,23 +34,18 @@ pub(super) struct Cluster {
 impl Cluster {
     /// A client, and the server's address for messages.
     pub(super) async fn client(&self) -> anyhow::Result<(Client, String)> {
-        let config = if let Some(file) = &self.kubeconfig {
-            let kubeconfig = Kubeconfig::read_from(file)
-                .map_err(|error| anyhow!("cannot read kubeconfig {}: {}", file.display(), cause(&error)))?;
-            self.of(kubeconfig).await
-        } else if self.context.is_some() {
-            let kubeconfig =
-                Kubeconfig::read().map_err(|error| anyhow!("cannot read the kubeconfig: {}", cause(&error)))?;
-            self.of(kubeconfig).await
-        } else {
-            let config = Config::infer().await;
-            return connect(config.map_err(|error| {
-                // The other half of the error, that this is not a pod either, does not help a user at a prompt.
-                let kubeconfig = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-                anyhow!("cannot find the cluster: {kubeconfig}; set KUBECONFIG, or pass --kubeconfig")
-            })?);
+        let kubeconfig = match &self.kubeconfig {
+            Some(file) => Some(read(file)?),
+            None => read_all(&places())?,
         };
-        connect(config?)
+        match kubeconfig {
+            Some(kubeconfig) => connect(self.of(kubeconfig).await?),
+            None if self.context.is_none() && Config::incluster().is_ok() => connect(Config::incluster()?),
+            None => bail!(
+                "cannot find the cluster: there is no kubeconfig at {}; set KUBECONFIG, or pass --kubeconfig",
+                places().iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(" or ")
+            ),
+        }
     }
 
     /// The configuration of the chosen context.
@@ -64,6 +63,29 @@ impl Cluster {
             self.context.as_deref().map_or_else(|| "the current context".into(), |name| format!("context {name}"));
         config.map_err(|error| anyhow!("cannot use {context} of the kubeconfig: {}", cause(&error)))
     }
+}
+
+/// Where kubeconfigs are: the files that KUBECONFIG lists, or else the default.
+fn places() -> Vec<PathBuf> {
+    let listed: Vec<_> = env::var_os("KUBECONFIG").iter().flat_map(env::split_paths).collect();
+    let listed: Vec<_> = listed.into_iter().filter(|path| !path.as_os_str().is_empty()).collect();
+    if listed.is_empty() { env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect() } else { listed }
+}
+
+/// Merges the kubeconfigs, in which the first that sets a value wins. Skips those that do not exist, as kubectl does;
+/// `None` if none exists.
+fn read_all(places: &[PathBuf]) -> anyhow::Result<Option<Kubeconfig>> {
+    let mut all: Option<Kubeconfig> = None;
+    for place in places.iter().filter(|place| place.exists()) {
+        let next = read(place)?;
+        let merged = all.map_or_else(|| Ok(next.clone()), |first| first.merge(next.clone()));
+        all = Some(merged.with_context(|| format!("cannot merge kubeconfig {}", place.display()))?);
+    }
+    Ok(all)
+}
+
+fn read(file: &Path) -> anyhow::Result<Kubeconfig> {
+    Kubeconfig::read_from(file).map_err(|error| anyhow!("cannot read kubeconfig {}: {}", file.display(), cause(&error)))
 }
 
 fn connect(mut config: Config) -> anyhow::Result<(Client, String)> {

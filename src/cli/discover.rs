@@ -12,6 +12,7 @@ use super::{cpu, devices, stdout};
 use crate::{
     api::{CpuSettings, DriverName, Granularity},
     cpuset::CpuSet,
+    dns::is_subdomain,
     drivers::{Inventory, cpu::CpuDevices},
     host::Host,
     slices::pack::NodePool,
@@ -65,6 +66,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("no CPU found under {}: it must contain a machine's sys/devices/system/cpu or proc/stat", root.display());
     }
     let node = args.node_name.clone().or_else(|| host.observe_name()).unwrap_or_else(|| "localhost".to_owned());
+    ensure!(
+        is_subdomain(&node),
+        "{node:?} is not the name of a Node (a-z, 0-9, '-', '.'): pass the Node's name with --node-name"
+    );
     let pool = NodePool { driver: args.driver_name.to_string(), node, owner: None };
     let slices = List::<ResourceSlice> { items: pool.pack(devices), ..List::default() };
     stdout::print(&match args.output {

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::causes::causes;
+
 mod connect;
 mod controller;
 mod cpu;
@@ -55,37 +57,8 @@ pub fn run() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", with_causes(&error));
+            eprintln!("error: {}", causes(error.as_ref()));
             ExitCode::FAILURE
         }
-    }
-}
-
-/// The error and its causes. Many libraries repeat a cause in the text of the error above it; each is shown once.
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use anyhow::anyhow;
-
-    use super::*;
-
-    #[test]
-    fn every_cause_is_shown_exactly_once() {
-        let refused = anyhow!("connection refused");
-        let connect = refused.context("cannot connect: connection refused");
-        let error = connect.context("cannot list nodes");
-        assert_eq!(with_causes(&error), "cannot list nodes: cannot connect: connection refused");
-        assert_eq!(with_causes(&anyhow!("timed out").context("cannot list nodes")), "cannot list nodes: timed out");
     }
 }
