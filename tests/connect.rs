@@ -148,20 +148,26 @@ fn a_proxy_is_used_as_by_kubectl() {
         let command = command.arg("menu").env("KUBECONFIG", &file).envs(variables.iter().copied());
         String::from_utf8(command.output().unwrap().stderr).unwrap()
     };
-    let said = through(&[("HTTPS_PROXY", &proxy), ("HTTP_PROXY", &proxy)]);
+    let said = through(&[("HTTP_PROXY", &proxy), ("NO_PROXY", "127.0.0.1")]);
     assert!(said.contains("this is the proxy"), "{said}");
     assert!(connections.recv().unwrap().starts_with("CONNECT cluster.example:8080 "));
 
-    // Not for what NO_PROXY names.
+    // Not the proxy for another scheme, nor for what NO_PROXY names. The host does not exist.
+    for variables in [&[("HTTPS_PROXY", &*proxy)][..], &[("HTTP_PROXY", &*proxy), ("NO_PROXY", "cluster.example")]] {
+        let said = through(variables);
+        assert!(!said.contains("this is the proxy"), "{variables:?}: {said}");
+    }
+
+    // Nor for this machine.
     let direct = server(|_| status(401, "this is the server"));
     kubeconfig(&directory, &direct);
-    let said = through(&[("HTTPS_PROXY", &proxy), ("HTTP_PROXY", &proxy), ("NO_PROXY", "127.0.0.1")]);
+    let said = through(&[("HTTP_PROXY", &proxy)]);
     assert!(said.contains("this is the server"), "{said}");
 
     // The kubeconfig's own comes first.
     let text = std::fs::read_to_string(&file).unwrap().replace("server:", &format!("proxy-url: \"{proxy}\", server:"));
     std::fs::write(&file, text).unwrap();
-    let said = through(&[]);
+    let said = through(&[("NO_PROXY", "127.0.0.1")]);
     assert!(said.contains("this is the proxy"), "{said}");
 }
 

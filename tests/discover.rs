@@ -95,10 +95,7 @@ fn a_name_that_no_node_can_have_is_rejected() {
     machines::put(root.path(), "proc/sys/kernel/hostname", "My Laptop").unwrap();
     for (arguments, name) in [(&[][..], "my laptop"), (&["--node-name", "BAD_NAME"][..], "BAD_NAME")] {
         let said = stderr(&discover(root.path(), arguments).failure());
-        assert!(
-            said.contains(&format!("{name:?} is not the name of a Node")) && said.contains("--node-name"),
-            "{said}"
-        );
+        assert!(said.contains(&format!("{name:?} is not a valid Node name")) && said.contains("--node-name"), "{said}");
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::{
     env,
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args as ClapArgs;
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
 use kube::{
     Api, Client, Config, Error, Resource,
     api::ListParams,
@@ -58,11 +61,35 @@ impl Cluster {
         }
 
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let own_proxy = own_proxy(&kubeconfig, self.context.as_ref());
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
         let context =
             self.context.as_deref().map_or_else(|| "the current context".into(), |name| format!("context {name}"));
-        config.map_err(|error| anyhow!("cannot use {context} of the kubeconfig: {}", cause(&error)))
+        let mut config =
+            config.map_err(|error| anyhow!("cannot use {context} of the kubeconfig: {}", cause(&error)))?;
+        config.proxy_url = match own_proxy {
+            Some(proxy) => Some(proxy.parse().with_context(|| format!("proxy-url {proxy:?} of {context}"))?),
+            None => proxy_of_environment(&config.cluster_url),
+        };
+        Ok(config)
     }
+}
+
+/// The `proxy-url` of a context's cluster.
+fn own_proxy(kubeconfig: &Kubeconfig, context: Option<&String>) -> Option<String> {
+    let wanted = context.or(kubeconfig.current_context.as_ref())?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == *wanted)?.context.as_ref()?;
+    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()?;
+    cluster.proxy_url.clone().filter(|proxy| !proxy.is_empty())
+}
+
+/// The proxy that the environment names for a server, with the rules of Go's net/http, and so of kubectl. kube's own rules
+/// differ: it ignores HTTP_PROXY, and compares NO_PROXY with the proxy's address.
+fn proxy_of_environment(server: &Uri) -> Option<Uri> {
+    let host = server.host()?.trim_matches(['[', ']']);
+    let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let proxy = Matcher::from_env().intercept(server).filter(|_| !is_local)?;
+    Some(proxy.uri().clone())
 }
 
 /// Where kubeconfigs are: the files that KUBECONFIG lists, or else the default.

@@ -94,8 +94,8 @@ impl Args {
             return Ok(None);
         }
         let parsed = self.http_bind.parse();
-        parsed.map(Some).with_context(|| {
-            format!("--http-bind {:?} is not an address and port, such as 0.0.0.0:8080", self.http_bind)
-        })
+        parsed
+            .map(Some)
+            .with_context(|| format!("--http-bind {:?} is not an address and port, such as [::]:8080", self.http_bind))
     }
 }

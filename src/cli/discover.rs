@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let node = args.node_name.clone().or_else(|| host.observe_name()).unwrap_or_else(|| "localhost".to_owned());
     ensure!(
         is_subdomain(&node),
-        "{node:?} is not the name of a Node (a-z, 0-9, '-', '.'): pass the Node's name with --node-name"
+        "{node:?} is not a valid Node name (a-z, 0-9, '-', '.'): pass the Node's name with --node-name"
     );
     let pool = NodePool { driver: args.driver_name.to_string(), node, owner: None };
     let slices = List::<ResourceSlice> { items: pool.pack(devices), ..List::default() };

@@ -209,7 +209,7 @@ impl Args {
         let parsed = self.http_bind.parse();
         parsed
             .map(Some)
-            .with_context(|| format!("--http-bind {:?} is not an address such as 0.0.0.0:8081", self.http_bind))
+            .with_context(|| format!("--http-bind {:?} is not an address such as [::]:8081", self.http_bind))
     }
 }
 

@@ -53,17 +53,18 @@ every_group() {
 # every_cpu: the CPUs that a container may have.
 every_cpu() { if version2; then cat $cgroups/cpuset.cpus.effective; else cat $cgroups/cpuset/cpuset.effective_cpus; fi; }
 
-# enable GROUP: hands the controllers to the groups below it.
-enable() {
+# delegate GROUP: hands the controllers to the groups below it.
+delegate() {
   local controller
   for controller in "${controllers[@]}"; do
     if grep -qw "$controller" "$1/cgroup.controllers" && ! grep -qw "$controller" "$1/cgroup.subtree_control"; then
-      echo "+$controller" >"$1/cgroup.subtree_control"
+      echo "+$controller" >"$1/cgroup.subtree_control" || return 1
     fi
   done
 }
 
-# leave_root: inside a container, the root of the hierarchy has processes, and cannot have both them and controllers.
+# leave_root: inside a container, the root of the hierarchy has processes, and a group other than the kernel's root cannot
+# have both processes and controllers. The group `init` stays when the cluster goes.
 leave_root() {
   local process
   mkdir -p $cgroups/init
@@ -78,8 +79,10 @@ make_groups() {
   local hierarchy
   if version2; then
     mkdir -p $cgroups/$cgroup
-    enable $cgroups 2>/dev/null || { leave_root && enable $cgroups; }
-    enable $cgroups/$cgroup
+    # Only a group that is not the kernel's root has a type.
+    [ ! -e $cgroups/cgroup.type ] || [ -z "$(cat $cgroups/cgroup.procs)" ] || leave_root
+    delegate $cgroups
+    delegate $cgroups/$cgroup
     return
   fi
   for hierarchy in "$cgroups"/*/; do

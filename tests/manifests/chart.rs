@@ -32,7 +32,7 @@ const EVERYTHING: &[&str] = &[
 fn chart_and_kustomize_render_the_same_objects() {
     let mut chart = objects(&helm_template(&[]));
     let mut base = objects(&kustomize("config/default"));
-    // `helm install` creates the namespace; with `kubectl apply -k` it is one of the objects.
+    // Helm is given a namespace; with `kubectl apply -k` it is one of the objects.
     assert!(base.remove("Namespace /dra-operator").is_some());
     chart.values_mut().chain(base.values_mut()).for_each(strip_helm_metadata);
     let names = |of: &std::collections::BTreeMap<String, Value>| of.keys().cloned().collect::<Vec<_>>();

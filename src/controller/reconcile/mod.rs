@@ -278,7 +278,7 @@ impl Context {
             .failures
             .first()
             .map(|Failed { key, message }| Waiting::Children(format!("deleting {key} failed, retrying: {message}")));
-        let Some(waiting) = step.waiting.or(failed) else {
+        let Some(waiting) = failed.or(step.waiting) else {
             self.writer.remove_finalizer(config).await?;
             return Ok(Outcome::Gone);
         };

@@ -502,10 +502,14 @@ async fn a_config_is_deleted_step_by_step_and_waits_for_claims_then_for_pods() {
 async fn a_config_stays_while_one_of_its_objects_could_not_be_deleted() {
     let mut scene = Scene::serving(&spec()).await;
     scene.api.delete(CONFIG);
-    scene.reconcile(20).await;
+    scene.api.refuse("daemonsets/", 500, "etcd is away");
+    scene.reconcile(19).await;
+    assert!(scene.message("Reconciling").starts_with("deleting DaemonSet "), "{}", scene.message("Reconciling"));
+    scene.api.accept();
+    scene.reconcile(30).await;
     scene.api.delete(POD);
     scene.api.refuse("clusterroles/", 500, "etcd is away");
-    assert_eq!(scene.reconcile(30).await, after(1));
+    assert_eq!(scene.reconcile(31).await, after(1));
     assert_eq!(scene.condition("Reconciling"), "True/Deleting");
     let message = scene.message("Reconciling");
     assert!(message.starts_with("deleting ClusterRole ") && message.contains("etcd is away"), "{message}");
@@ -515,10 +519,10 @@ async fn a_config_stays_while_one_of_its_objects_could_not_be_deleted() {
     scene.api.accept();
     scene.api.put(SLICE, slice("n", &["core-0-0"]));
     scene.api.refuse("resourceslices", 500, "etcd is away");
-    assert_eq!(scene.reconcile(31).await, after(1));
+    assert_eq!(scene.reconcile(41).await, after(1));
     assert_eq!(scene.config()["metadata"]["finalizers"], json!([FINALIZER]));
     scene.api.accept();
-    scene.reconcile(33).await;
+    scene.reconcile(43).await;
     assert_eq!(scene.api.get(CONFIG), None);
 }
 
