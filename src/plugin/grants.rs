@@ -75,6 +75,9 @@ pub trait Grants: Send + Sync + 'static {
     /// [`Grants::remainder`] then applies to it.
     fn of_container(&self, container: &ContainerIdentity<'_>) -> Result<Option<Grant>, Refusal>;
 
+    /// Whether a variable of a container's environment is a mark that [`Grants::of_container`] looks at.
+    fn is_mark(&self, variable: &str) -> bool;
+
     /// What the prepared claims of a pod hold, for devices that are attached to the whole pod. Empty if the pod uses no
     /// claim of this driver.
     fn of_pod(&self, pod_uid: &str) -> Vec<Grant>;

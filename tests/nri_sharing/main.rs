@@ -45,6 +45,10 @@ impl Grants for OneGrant {
         Ok(carries.then(|| self.grant.clone()))
     }
 
+    fn is_mark(&self, variable: &str) -> bool {
+        variable.starts_with("DRA_")
+    }
+
     fn of_pod(&self, _: &str) -> Vec<Grant> {
         vec![]
     }

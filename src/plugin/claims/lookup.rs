@@ -40,6 +40,10 @@ impl Grants for Claims {
         Ok(whole)
     }
 
+    fn is_mark(&self, variable: &str) -> bool {
+        token_of(&self.driver_name, variable).is_some()
+    }
+
     fn of_pod(&self, pod_uid: &str) -> Vec<Grant> {
         self.lock().of_pod(pod_uid)
     }

@@ -71,6 +71,8 @@ async fn a_container_gets_the_grants_of_all_its_marks_and_one_without_a_mark_get
     let claims = active(&machine).await;
     let mut env = prepared_env(&machine, &claims, "a", &["core-0-1", "core-0-2"]).await;
     assert_eq!(of_container(&claims, "apps", &env), Ok(Some("1-2".to_owned())));
+    let marks: Vec<_> = env.iter().filter(|variable| claims.is_mark(variable)).collect();
+    assert!(matches!(&marks[..], [mark] if mark.starts_with("DRA_CLAIM_UID_A_MAIN=dra.cpu/")), "{marks:?} of {env:?}");
     env.extend(prepared_env(&machine, &claims, "b", &["core-0-5"]).await);
     env.push("PATH=/bin".to_owned());
     assert_eq!(of_container(&claims, "apps", &env), Ok(Some("1-2,5".to_owned())));

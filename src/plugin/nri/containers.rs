@@ -12,7 +12,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -37,8 +37,8 @@ pub(super) struct Containers {
     urgent: VecDeque<String>,
     /// Containers that only get more than they have, which can wait.
     widening: VecDeque<String>,
-    /// How many containers were found only by a later event.
-    pub adopted: u64,
+    /// Whether what must survive a restart may have changed.
+    unsaved: bool,
 }
 
 impl Containers {
@@ -49,7 +49,7 @@ impl Containers {
         share: Option<CpuSet>,
         online: CpuSet,
     ) -> Self {
-        let mut containers = Self { share: share.map(Cpuset::of_cpus), online, ..Self::default() };
+        let mut containers = Self { share: share.map(Cpuset::of_cpus), online, unsaved: true, ..Self::default() };
 
         // Most containers have the same placement, so share one copy.
         let mut last = Arc::new(Cpuset::default());
@@ -90,7 +90,7 @@ impl Containers {
         let has = Arc::new(usage.own(placement));
         let known = existing(usage, has, is_running, remembered.get(&id));
         self.by_id.insert(id.clone(), known);
-        self.adopted += 1;
+        self.unsaved = true;
         self.enqueue(&id);
     }
 
@@ -105,6 +105,8 @@ impl Containers {
         let is_placed = known.usage == Use::Free && !known.has.cpus.is_empty();
         let wanted = Some(self.wanted(&known)).filter(|wanted| !is_placed && known.has.lacks(wanted));
         let change = wanted.map(Cow::into_owned);
+        // Without claims there is nothing to remember.
+        self.unsaved |= self.share.is_some() || known.usage != Use::Free;
         known.answered = change.as_ref().map(|change| Arc::new(known.has.after(Cow::Borrowed(change)).into_owned()));
         self.by_id.insert(id.to_owned(), known);
         change
@@ -129,12 +131,14 @@ impl Containers {
         };
 
         let asked = known.has.after(Cow::Borrowed(&requested));
-        // The runtime makes it outside the order of its other changes.
+        // The runtime may make this update before or after its other changes.
         if let Some(unobserved) = known.answered.take() {
             known.doubt(&unobserved);
         }
         known.answered = Some(Arc::new(asked.after(Cow::Borrowed(&instead)).into_owned()));
         known.is_overtaken = true;
+        known.updatable = true;
+        self.unsaved = true;
         self.by_id.insert(id.to_owned(), known);
         Some(instead).filter(|instead| requested.lacks(instead))
     }
@@ -144,6 +148,7 @@ impl Containers {
         let Some(known) = self.by_id.get_mut(id) else { return };
         let answered = known.answered.take();
         known.is_overtaken = true;
+        known.sent_along = None;
         let is_created = !std::mem::replace(&mut known.updatable, true);
         let placement = placement.map(|placement| Arc::new(known.usage.own(placement)));
 
@@ -165,11 +170,20 @@ impl Containers {
     /// The runtime reports that a container runs. Repeats a change that was made while it may have been starting.
     pub fn started(&mut self, id: &str) {
         let Some(known) = self.by_id.get_mut(id) else { return };
-        // Nor may a change have reached its process that the runtime is making.
+        // A change in flight may not have reached the process either.
         known.is_overtaken = true;
+        known.sent_along = None;
+        // The report of its creation was lost, and with it what it has.
+        if !std::mem::replace(&mut known.updatable, true)
+            && let Some(unobserved) = known.answered.take()
+        {
+            known.doubt(&unobserved);
+        }
         if std::mem::replace(&mut known.start, Start::Reported) != Start::Changed {
+            self.enqueue(id);
             return;
         }
+        self.unsaved = true;
         known.reassert = true;
         known.attempts = Attempts::WithOthers;
         self.enqueue(id);
@@ -202,22 +216,21 @@ impl Containers {
         self.by_id.values().filter(outside).count()
     }
 
+    /// Whether what must survive a restart may have changed since the last call.
+    pub fn take_unsaved(&mut self) -> bool {
+        std::mem::take(&mut self.unsaved)
+    }
+
     /// What must survive a restart: the containers whose placement this plugin has changed or may be changing.
     pub fn to_remember(&self) -> impl Iterator<Item = (&str, Remembered)> {
         self.by_id.iter().filter(|(_, known)| known.usage == Use::Free).filter_map(|(id, known)| {
             let before = &*known.before;
             let target = known.has.after(self.wanted(known));
             let mut given: Vec<&Cpuset> = vec![&known.has, &target];
-            let unsure = known.answered.iter().chain(&known.in_flight).chain(&known.doubtful);
-            given.extend(unsure.map(|given| &**given));
+            given.extend(known.unconfirmed().map(|given| &**given));
             given.retain(|given| *given != before);
-            let mut seen = Vec::new();
-            given.retain(|given| {
-                !seen.contains(given) && {
-                    seen.push(*given);
-                    true
-                }
-            });
+            let mut seen = HashSet::new();
+            given.retain(|given| seen.insert(*given));
             let given: Vec<Cpuset> = given.into_iter().cloned().collect();
             let is_starting = known.start == Start::Changed;
             let is_asked = known.answered.is_some() || known.in_flight.is_some();

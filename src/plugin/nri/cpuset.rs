@@ -12,7 +12,7 @@ use crate::{
 
 /// Where a container may run. An empty set in a request means no change; in a report it means what the pod has. NRI
 /// cannot express "everything", so a container that gets all CPUs back gets them as a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cpuset {
     /// CPUs.

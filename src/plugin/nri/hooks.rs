@@ -36,8 +36,11 @@ const EVENTS: [Event; 7] = [
     Event::RemoveContainer,
 ];
 
-/// How much of a container's environment and CDI devices is kept, in bytes.
-const KEPT: usize = 64 << 10;
+/// The memory that is kept of a container's environment and CDI devices, in bytes. Fifty marks fit in it.
+const MAX_KEPT: usize = 16 << 10;
+
+/// What a string costs besides its content, in bytes.
+const OVERHEAD: usize = 64;
 
 /// The plugin as the runtime sees it, from one connection to its end.
 pub(super) struct Hooks {
@@ -80,11 +83,6 @@ impl Hooks {
             containers: None,
             runtime,
         }
-    }
-
-    /// How many containers were found only by a later event.
-    pub fn adopted(&self) -> u64 {
-        self.containers.as_ref().map_or(0, |containers| containers.adopted)
     }
 
     /// Applies the current claims and online CPUs. Returns false if nothing changed for any container.
@@ -142,7 +140,7 @@ impl Hooks {
         let mut arriving = self.arriving.take().unwrap_or_default();
         arriving.pods.extend(pods.into_iter().map(|pod| (pod.id.clone(), pod)));
         for container in containers {
-            arriving.containers.push(without_bulk(decode("Synchronize", container)?));
+            arriving.containers.push(self.without_bulk(decode("Synchronize", container)?));
         }
         if more {
             self.arriving = Some(arriving);
@@ -240,7 +238,8 @@ impl Hooks {
     /// Starts to follow a container that was neither synchronised nor announced.
     fn adopt(&mut self, pod: Option<&PodSandbox>, container: &Container) {
         let is_new = self.containers.as_ref().is_some_and(|containers| !containers.knows(&container.id));
-        if !is_new {
+        // The report of its end may have overtaken that of its start.
+        if !is_new || container.state() == ContainerState::Stopped {
             return;
         }
         let observed = self.observed(pod, container);
@@ -262,6 +261,26 @@ impl Hooks {
         });
         let is_running = container.state() != ContainerState::Created;
         Some(Observed { id: container.id.clone(), usage, placement: placement.unwrap_or_default(), is_running })
+    }
+
+    /// The part of a container that is kept until all parts of a synchronisation have arrived. The pod's author controls
+    /// the environment and may make it large. Marks are at its end, where the runtime adds what CDI injects.
+    pub fn without_bulk(&self, mut container: Container) -> Container {
+        let mut left = MAX_KEPT;
+        let mut fits = |text: &str| {
+            let cost = text.len() + OVERHEAD;
+            let fits = cost <= left;
+            left = left.saturating_sub(cost);
+            fits
+        };
+        let is_mark = |variable: &String| self.grants.is_mark(variable) || memory_nodes::is_mark(variable);
+        let marks = container.env.into_iter().rev().filter(is_mark);
+        container.env = marks.take_while(|mark| fits(mark)).collect();
+        container.cdi_devices.retain(|device| fits(&device.name));
+        // Without the room that they had.
+        container.env.shrink_to_fit();
+        container.cdi_devices.shrink_to_fit();
+        container
     }
 
     /// What a container's claims give it. An error says why the container must not be created.
@@ -315,21 +334,7 @@ pub(super) fn update(change: &Change, ignore_failure: bool) -> ContainerUpdate {
     }
 }
 
-/// The part of a container that is kept until all parts of a synchronisation have arrived. Its environment is its pod's
-/// author's, who may make it large; marks are at the end of it, where the runtime adds what CDI injects.
-pub(super) fn without_bulk(mut container: Container) -> Container {
-    let mut left = KEPT;
-    let mut fits = |length: usize| {
-        left = left.saturating_sub(length);
-        left > 0
-    };
-    let marks = container.env.into_iter().rev().filter(|variable| variable.starts_with("DRA_"));
-    container.env = marks.take_while(|mark| fits(mark.len())).collect();
-    container.cdi_devices.retain(|device| fits(device.name.len()));
-    container
-}
-
-/// The event that a method of its own reports. Runtimes before NRI 0.12 report every event with `StateChange`.
+/// The event that a dedicated method reports. Runtimes before NRI 0.12 report every event with `StateChange`.
 fn event_of(method: &str) -> Option<Event> {
     match method {
         "PostCreateContainer" => Some(Event::PostCreateContainer),

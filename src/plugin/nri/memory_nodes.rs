@@ -7,6 +7,11 @@
 /// where it belongs.
 const MARK: &str = "DRA_MEMORY_NODES_";
 
+/// Whether a variable of a container may say that a claim provides memory nodes.
+pub(super) fn is_mark(variable: &str) -> bool {
+    variable.starts_with(MARK)
+}
+
 /// Whether a container's environment says that a claim of a driver other than `own` provides its memory nodes.
 ///
 /// This is not proof, because a pod's author may set such a variable too. So this is asked only about containers with a
@@ -24,6 +29,7 @@ mod tests {
     fn only_a_mark_of_another_driver_says_that_memory_nodes_are_claimed_elsewhere() {
         let says = |variable: &str| are_claimed_elsewhere("dra.cpu", &["PATH=/bin".to_owned(), variable.to_owned()]);
         assert!(says("DRA_MEMORY_NODES_0A1B_MAIN=dra.memory"));
+        assert!(is_mark("DRA_MEMORY_NODES_0A1B_MAIN=dra.memory") && !is_mark("DRA_CPUS_MAIN=1"));
         for variable in [
             "DRA_MEMORY_NODES_0A1B_MAIN=dra.cpu",
             "DRA_MEMORY_NODES_0A1B_MAIN=",

@@ -120,6 +120,10 @@ impl Grants for OneClaim {
         Ok(marks.then(|| Grant { cpus: "0".parse().unwrap(), ..Grant::default() }))
     }
 
+    fn is_mark(&self, variable: &str) -> bool {
+        variable.starts_with("DRA_CLAIM_")
+    }
+
     fn of_pod(&self, _: &str) -> Vec<Grant> {
         vec![]
     }

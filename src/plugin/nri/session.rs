@@ -201,15 +201,10 @@ impl Session<'_> {
             // The claim may have been prepared after the last change that this session saw.
             self.refresh();
         }
-        let adopted = self.hooks.adopted();
         let answer = self.hooks.answer(service, method, payload);
         tracing::debug!(method, refused = answer.as_ref().err().map(|failure| &failure.message), "NRI call");
-        let may_change = matches!(
-            method,
-            "Synchronize" | "CreateContainer" | "UpdateContainer" | "PostStartContainer" | "StateChange"
-        );
-        if let Some(containers) = &self.hooks.containers
-            && (may_change || containers.adopted != adopted)
+        if let Some(containers) = &mut self.hooks.containers
+            && containers.take_unsaved()
         {
             self.remembered.save(containers);
         }

@@ -47,16 +47,18 @@ impl Containers {
     pub fn outstanding(&mut self, except: &str) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         for (id, known) in &self.by_id {
-            let is_lacking = known.reassert || known.has.lacks(&self.wanted(known));
+            let is_lacking = known.reassert || known.has.lacks(&self.wanted(known)) || self.may_exceed(known);
             if known.updatable && id != except && is_lacking && !self.only_widens(known) {
                 let placement = self.target(known, changes.last());
-                changes.push(Change { id: id.clone(), placement });
+                // An earlier answer has it already.
+                if known.sent_along.as_ref() != Some(&placement) {
+                    changes.push(Change { id: id.clone(), placement });
+                }
             }
         }
         for Change { id, placement } in &changes {
             if let Some(known) = self.by_id.get_mut(id) {
-                known.is_overtaken = true;
-                known.doubt(placement);
+                known.send_along(placement);
             }
         }
         changes
@@ -141,10 +143,19 @@ impl Containers {
         }
     }
 
-    /// Whether a container has nothing that it should not have.
+    /// Whether a container has nothing that it should not have, and cannot get it by a change that is not confirmed.
     fn only_widens(&self, known: &Known) -> bool {
         let (has, wanted) = (&known.has.cpus, &self.wanted(known).cpus);
-        known.usage == Use::Free && (wanted.is_empty() || (!has.is_empty() && has.is_subset(wanted)))
+        known.usage == Use::Free
+            && (wanted.is_empty() || (!has.is_empty() && has.is_subset(wanted) && !self.may_exceed(known)))
+    }
+
+    /// Whether a change that is not confirmed may give a container CPUs that it should not have.
+    fn may_exceed(&self, known: &Known) -> bool {
+        let wanted = &self.wanted(known).cpus;
+        known.usage == Use::Free
+            && !wanted.is_empty()
+            && known.unconfirmed().any(|placement| !placement.cpus.is_subset(wanted))
     }
 
     /// Whether a container must be changed now.

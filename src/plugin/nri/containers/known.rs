@@ -57,6 +57,9 @@ pub(in crate::plugin::nri) struct Change {
     pub placement: Arc<Cpuset>,
 }
 
+/// How many doubtful placements are kept for a container: the newest.
+const MAX_DOUBTFUL: usize = 8;
+
 /// What is known about a container.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -73,6 +76,8 @@ pub(super) struct Known {
     pub is_overtaken: bool,
     /// What it may have instead of `has`: what was asked for without a clear answer.
     pub doubtful: Vec<Arc<Cpuset>>,
+    /// What the answer to another container's creation gives it, until something else is known about it.
+    pub sent_along: Option<Arc<Cpuset>>,
     /// Whether the runtime can find it. Until then, an update of it would be lost without an error.
     pub updatable: bool,
     /// Whether it runs.
@@ -94,6 +99,7 @@ impl Known {
             in_flight: None,
             is_overtaken: false,
             doubtful: Vec::new(),
+            sent_along: None,
             updatable: false,
             start: Start::Unreported,
             reassert: false,
@@ -101,12 +107,30 @@ impl Known {
         }
     }
 
-    /// It may have got this placement, or may get it yet, so its placement must be set again.
+    /// What the runtime was asked to give it without a clear answer so far.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = &Arc<Cpuset>> {
+        self.answered.iter().chain(&self.in_flight).chain(&self.doubtful)
+    }
+
+    /// It may have this placement, now or later, so its own must be set again.
     pub fn doubt(&mut self, placement: &Arc<Cpuset>) {
         self.reassert = true;
+        self.sent_along = None;
         if self.doubtful.iter().all(|doubtful| doubtful != placement) {
+            // A container that always fails gets ever new ones.
+            if self.doubtful.len() == MAX_DOUBTFUL {
+                self.doubtful.remove(0);
+            }
             self.doubtful.push(Arc::clone(placement));
         }
+    }
+
+    /// It gets this placement with the creation of another container.
+    pub fn send_along(&mut self, placement: &Arc<Cpuset>) {
+        // A call in flight with the same placement has the same result, whichever comes last.
+        self.is_overtaken |= self.in_flight.as_ref() != Some(placement);
+        self.doubt(placement);
+        self.sent_along = Some(Arc::clone(placement));
     }
 
     /// The runtime has answered the call. Returns whether the container then has what the call gives it, if it succeeded.
@@ -119,6 +143,7 @@ impl Known {
     pub fn settle(&mut self, placement: &Arc<Cpuset>) {
         self.has = Arc::clone(placement);
         self.doubtful = Vec::new();
+        self.sent_along = None;
         self.reassert = false;
         self.attempts = Attempts::WithOthers;
     }

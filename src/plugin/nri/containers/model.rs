@@ -124,7 +124,7 @@ impl World {
         match step {
             0 | 1 => self.claim_or_release(a % 3, b),
             2 => self.create(a, b),
-            3 => self.finish_creation(),
+            3 => self.finish_creation(a % 4 != 0),
             4 => self.begin_start(a),
             5 => self.finish_start(a),
             6 | 7 => self.ask(1 + a as usize % 4, b % 2 == 0),
@@ -176,14 +176,14 @@ impl World {
         self.creating = Some((id, Real { claim, configured, ..free(placed) }));
     }
 
-    /// The container exists.
-    fn finish_creation(&mut self) {
+    /// The container exists. The report of that may be lost, because another plugin failed.
+    fn finish_creation(&mut self, is_reported: bool) {
         let Some((id, real)) = self.creating.take() else { return };
-        if self.plugin.knows(&id) {
-            self.plugin.observe(&id, Some(Cpuset::of_cpus(real.configured.clone())));
-        } else {
+        if !self.plugin.knows(&id) {
             self.plugin.adopt(observed(&id, &real), &self.loaded);
             self.save();
+        } else if is_reported {
+            self.plugin.observe(&id, Some(Cpuset::of_cpus(real.configured.clone())));
         }
         self.real.insert(id, real);
     }
@@ -269,7 +269,7 @@ impl World {
         self.finish_update();
         // A container is not created across two restarts.
         if self.creating.as_ref().is_some_and(|(id, _)| !self.plugin.knows(id)) {
-            self.finish_creation();
+            self.finish_creation(true);
         }
         self.call = None;
         self.connect();
@@ -286,7 +286,7 @@ impl World {
 
     /// Everything that was begun ends, and nothing new comes.
     fn rest(&mut self) {
-        self.finish_creation();
+        self.finish_creation(true);
         self.finish_update();
         self.handle_call(true, 0);
         self.answer_call();
@@ -297,7 +297,9 @@ impl World {
             self.finish_start(0);
         }
         for _ in 0..200 {
-            self.plugin.retry();
+            if self.plugin.failed() > 0 {
+                self.plugin.retry();
+            }
             self.ask(16, true);
             if self.call.is_none() {
                 break;

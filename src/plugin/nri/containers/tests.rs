@@ -311,6 +311,97 @@ fn memory_nodes_are_set_only_for_claims_that_provide_them() {
 }
 
 #[test]
+fn what_one_creation_has_changed_is_not_changed_again_with_the_next_but_confirmed() {
+    let mut containers = host(vec![free("a", "")], None);
+    containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
+    let (asked, _) = ask(&mut containers);
+    containers.create("c", Use::Claim(on("0")), on(""));
+    assert_eq!(containers.outstanding("c").len(), 1);
+    containers.create("d", Use::Claim(on("1")), on(""));
+    assert_eq!(containers.outstanding("d"), [], "the runtime has it already");
+    containers.observe("c", Some(on("0")));
+    containers.observe("d", Some(on("1")));
+    containers.confirm(&asked);
+    assert!(containers.settled(), "the call gave the same, whichever came last");
+
+    // Another share is another change.
+    containers.keep_others_to(Some(cpus("3-7")), cpus("0-7"));
+    containers.create("e", Use::Claim(on("2")), on(""));
+    assert_eq!(containers.outstanding("e").len(), 1);
+    containers.started("a");
+    assert_eq!(containers.outstanding("e").len(), 1, "it may not have reached the process");
+}
+
+#[test]
+fn a_widening_that_is_not_confirmed_is_undone_with_the_next_claims_creation() {
+    let mut containers = host(vec![free("a", "")], Some("2-7"));
+    settle(&mut containers);
+    containers.keep_others_to(None, cpus("0-7"));
+    let (widening, asked) = ask(&mut containers);
+    assert_eq!(asked, ["a 0-7"]);
+    containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
+    containers.create("c", Use::Claim(on("0-1")), on(""));
+    let others = containers.outstanding("c");
+    assert_eq!(others.iter().map(|change| change.placement.cpus.to_string()).collect::<Vec<_>>(), ["2-7"]);
+    containers.observe("c", Some(on("0-1")));
+    containers.confirm(&widening);
+    assert_eq!(settle(&mut containers), ["a 2-7"]);
+
+    // A call that failed may have done its work too.
+    containers.keep_others_to(None, cpus("0-7"));
+    let (widening, _) = ask(&mut containers);
+    containers.fail(&widening);
+    containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
+    assert!(!containers.widens_later(), "it must leave them at once");
+    assert_eq!(containers.outstanding("d").len(), 1);
+}
+
+#[test]
+fn a_container_whose_creation_was_not_reported_is_known_by_its_next_event() {
+    for update in [false, true] {
+        let mut containers = host(vec![], Some("3-7"));
+        containers.create("a", Use::Free, on(""));
+        containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
+        if update {
+            assert_eq!(containers.update("a", on("")), None);
+            containers.observe("a", None);
+        } else {
+            containers.started("a");
+        }
+        assert_eq!(settle(&mut containers), ["a 2-7"]);
+    }
+}
+
+#[test]
+fn only_what_may_have_changed_is_saved() {
+    let mut containers = host(vec![free("a", "")], None);
+    assert!(containers.take_unsaved() && !containers.take_unsaved());
+    containers.create("b", Use::Free, on(""));
+    containers.observe("b", Some(on("")));
+    containers.started("b");
+    assert!(!containers.take_unsaved(), "nothing is claimed");
+    containers.keep_others_to(Some(cpus("2-7")), cpus("0-7"));
+    containers.create("c", Use::Free, on(""));
+    assert!(containers.take_unsaved());
+    containers.observe("c", Some(on("2-7")));
+    containers.started("c");
+    assert!(!containers.take_unsaved(), "it was created so");
+    containers.update("a", on("3"));
+    assert!(containers.take_unsaved());
+}
+
+#[test]
+fn the_doubts_about_a_container_that_always_fails_are_bounded() {
+    let mut containers = host(vec![free("a", "")], None);
+    for first in 1..200 {
+        containers.keep_others_to(Some((first % 97 + 1..=100).collect()), (0..=100).collect());
+        let (changes, _) = ask(&mut containers);
+        containers.fail(&changes);
+    }
+    assert!(remembered(&containers)["a"].given.len() <= 10);
+}
+
+#[test]
 fn thousands_of_containers_are_placed_within_a_hook() {
     let start = std::time::Instant::now();
     let observed = (0..5000).map(|n| free(&format!("{n:064}"), ""));

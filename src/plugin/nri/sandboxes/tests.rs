@@ -25,6 +25,10 @@ impl Grants for PodGrants {
         Ok(None)
     }
 
+    fn is_mark(&self, variable: &str) -> bool {
+        variable.starts_with("DRA_")
+    }
+
     fn of_pod(&self, pod_uid: &str) -> Vec<Grant> {
         let grant = Grant { cpus: "1".parse().unwrap(), ..Grant::default() };
         if pod_uid.starts_with("uid-claims") { vec![grant] } else { vec![] }

@@ -1,7 +1,7 @@
 //! The plugin against a scripted runtime on a socket.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{Mutex, MutexGuard, atomic::Ordering},
 };
 
@@ -18,8 +18,8 @@ use crate::{
             fake_attachment::FakeAttachment,
             fake_runtime::{FakePlugin, FakeRuntime, container, pod},
             messages::{
-                Container, ContainerEvent, CreateContainerRequest, CreateContainerResponse, Empty, Event,
-                StateChangeEvent,
+                CdiDevice, Container, ContainerEvent, ContainerState, CreateContainerRequest, CreateContainerResponse,
+                Empty, Event, StateChangeEvent,
             },
             ttrpc::Code,
         },
@@ -67,6 +67,10 @@ impl Grants for FakeGrants {
             pod: container.pod_name.into(),
             container: container.container_name.into(),
         })
+    }
+
+    fn is_mark(&self, variable: &str) -> bool {
+        variable.starts_with("DRA_TOKEN=")
     }
 
     fn of_pod(&self, _: &str) -> Vec<Grant> {
@@ -195,7 +199,6 @@ async fn a_claims_container_is_pinned_and_others_are_off_its_cpus_before_it_star
     assert_eq!(created, Ok(("0-1".into(), vec!["a 2-7".into()])));
     assert_ne!(node.status.borrow().applied, state);
     plugin.reply(asked, Ok(vec![])).await;
-    assert_eq!(plugin.makes().await, ["a 2-7"], "which of the two came last is unknown");
     node.reports(|status| status.applied == state).await;
     plugin.event("PostCreateContainer", container("b", "pod", "DRA_TOKEN=x", "0-1")).await;
     let created = plugin.create(pod("pod", "default"), container("c", "pod", "", "")).await;
@@ -660,6 +663,8 @@ async fn a_container_that_was_created_while_the_plugin_connected_is_found_by_its
         assert_eq!(plugin.update(container("d", "pod", "", "0-7"), "0-5").await, ["d 2-5"]);
         assert_eq!(plugin.makes().await, ["d 2-5"]);
         plugin.event("StopContainer", container("e", "pod", "", "0-7")).await;
+        let ended = Container { state: ContainerState::Stopped.into(), ..container("f", "pod", "", "0-7") };
+        plugin.event(event, ended).await;
         plugin.asks_nothing().await;
     }
     assert!(log.text().contains("while this plugin connected"), "{}", log.text());
@@ -683,10 +688,15 @@ async fn a_large_environment_is_not_kept_and_hides_no_mark() {
     let node = Node::start(&[("x", "0-1")], Some("2-7"));
     let mut plugin = node.runtime.plugin().await;
     let mut fat = container("a", "pod", "", "");
-    fat.env = (0..20_000).map(|n| format!("DRA_{n}={n:050}")).collect();
+    fat.env = (0..20_000).map(|n| format!("OTHER_{n}=")).collect();
+    fat.env.extend((0..20_000).map(|_| "DRA_TOKEN=".to_owned()));
     fat.env.push("DRA_TOKEN=x".into());
-    let kept = super::super::hooks::without_bulk(fat.clone());
-    assert!(kept.env.iter().map(String::len).sum::<usize>() <= 64 << 10);
+    fat.cdi_devices = vec![CdiDevice { name: "d".repeat(20_000) }];
+    let hooks = Hooks::new(Arc::clone(&node.grants) as _, "dra.cpu", HashMap::new(), CpuSet::new());
+    let kept = hooks.without_bulk(fat.clone());
+    assert!(kept.env.capacity() < 300, "{}", kept.env.capacity());
+    assert!(kept.env.iter().all(|variable| variable.starts_with("DRA_TOKEN=")));
+    assert_eq!((kept.env[0].as_str(), kept.cdi_devices), ("DRA_TOKEN=x", vec![]));
     plugin.synchronize(vec![pod("pod", "default")], vec![fat], false).await;
     assert_eq!(plugin.makes().await, ["a 0-1"]);
 }
