@@ -3,8 +3,8 @@
 use std::error::Error;
 
 /// The error's message, then those of its causes. kube's own messages often stop at "client error (Connect)", and only the
-/// causes say that a name could not be resolved or a certificate is not trusted. What one level repeats of the next is
-/// left out.
+/// causes say that a name could not be resolved or a certificate is not trusted. A cause that the text already
+/// contains is left out.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     if let Some(kube::Error::Api(status)) = error.downcast_ref() {
         // The server's own words, without kube's wrapping.

@@ -56,7 +56,7 @@ pub(crate) async fn serve(address: SocketAddr, router: Router) -> Result<Infalli
     Ok(accept(listener, router).await)
 }
 
-/// Listens. `[::]` takes IPv4 connections too, and is 0.0.0.0 on a node without IPv6.
+/// Listens. `[::]` takes IPv4 connections too; on a node without IPv6, listens on 0.0.0.0 instead.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let bound = bind(address);
     match address {
@@ -70,7 +70,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
     if address.is_ipv6() {
-        // Whatever the node's default is.
+        // Do not depend on the node's default (net.ipv6.bindv6only).
         rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
     }
     socket.set_reuseaddr(true)?;
@@ -94,7 +94,8 @@ async fn accept(listener: TcpListener, router: Router) -> Infallible {
             open.pop_front();
         }
         open.push_back(AbortOnDropHandle::new(tokio::spawn(answer(stream, router.clone()))));
-        // Under a flood, no connection must be closed before its request, if it has one, was answered.
+        // Let the new task run: under a flood, a request that has already arrived is answered before its connection is
+        // closed.
         yield_now().await;
     }
 }
@@ -152,13 +153,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_unspecified_ipv6_address_serves_ipv4_too() {
-        let port = listen("[::]:0".parse().unwrap()).unwrap();
-        let number = port.local_addr().unwrap().port();
-        let _serving = AbortOnDropHandle::new(tokio::spawn(accept(port, Router::new())));
+        let listener = listen("[::]:0".parse().unwrap()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let _serving = AbortOnDropHandle::new(tokio::spawn(accept(listener, Router::new())));
         for host in ["127.0.0.1", "::1"] {
             // A machine without IPv6 has no ::1.
             if host == "127.0.0.1" || std::net::TcpListener::bind("[::1]:0").is_ok() {
-                TcpStream::connect((host, number)).await.unwrap();
+                TcpStream::connect((host, port)).await.unwrap();
             }
         }
     }

@@ -29,10 +29,10 @@ impl Write for Log {
 
 /// Captures what this thread logs at level info and above, until the guard is dropped.
 pub(crate) fn capture() -> (Log, DefaultGuard) {
-    // While there is a single subscriber, tracing asks only that of the thread that first reaches a message whether anyone
-    // wants it. That may be another test's thread, without one.
-    static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
-    ANOTHER.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
+    // With only one subscriber, tracing caches the answer of the first thread that reaches a message, which may belong to a
+    // test without a subscriber.
+    static SECOND: OnceLock<Dispatch> = OnceLock::new();
+    SECOND.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
 
     let log = Log::default();
     let writer = log.clone();

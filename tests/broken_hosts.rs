@@ -84,7 +84,7 @@ const WITHOUT_FIRST_CORE_ID: [&str; 4] = ["core-cpu0", "core-0-1", "core-1-0", "
 #[case::frequency("cpu0/cpufreq/base_frequency", &Text("fast"), "not a number", &ALL)]
 #[case::turbo("intel_pstate/no_turbo", &Text("maybe"), "not a number", &ALL)]
 #[case::smt("smt/active", &Text(""), "is empty", &ALL)]
-fn a_broken_file_of_a_cpu_loses_only_what_it_contained(
+fn a_broken_cpu_file_costs_only_its_own_information(
     #[case] file: &str,
     #[case] broken: &Broken,
     #[case] warning: &str,

@@ -102,7 +102,7 @@ fn the_results_of_several_runs_count_together() {
 }
 
 #[test]
-fn each_line_of_the_files_that_are_held_names_tests_and_existing_files() {
+fn each_line_of_held_names_tests_and_existing_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let held = fs::read_to_string(root.join("tests/mutants/held")).unwrap();
     for line in held.lines().filter(|line| !line.starts_with('#')) {

@@ -174,8 +174,8 @@ pub struct NodePluginSettings {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The plugin runs on Linux only, and a cluster may have other nodes.
-fn with_os(mut selector: BTreeMap<String, String>) -> BTreeMap<String, String> {
+/// The plugin runs only on Linux, and a cluster may have nodes with other systems.
+fn with_linux(mut selector: BTreeMap<String, String>) -> BTreeMap<String, String> {
     selector.entry("kubernetes.io/os".into()).or_insert_with(|| "linux".into());
     selector
 }
@@ -185,7 +185,7 @@ impl From<NodePluginSpec> for NodePluginSettings {
         Self {
             image: spec.image,
             image_pull_policy: spec.image_pull_policy,
-            node_selector: with_os(spec.node_selector.unwrap_or_default()),
+            node_selector: with_linux(spec.node_selector.unwrap_or_default()),
             affinity: spec.affinity.unwrap_or_default(),
             tolerations: spec.tolerations.unwrap_or_else(|| vec![every_taint()]),
             resources: spec.resources.unwrap_or_else(default_resources),

@@ -66,7 +66,7 @@ impl Cluster {
         let context =
             self.context.as_deref().map_or_else(|| "the current context".into(), |name| format!("context {name}"));
         let mut config =
-            config.map_err(|error| anyhow!("cannot use {context} of the kubeconfig: {}", cause(&error)))?;
+            config.map_err(|error| anyhow!("cannot use {context} of the kubeconfig: {}", root_cause(&error)))?;
         config.proxy_url = match own_proxy {
             Some(proxy) => Some(proxy.parse().with_context(|| format!("proxy-url {proxy:?} of {context}"))?),
             None => proxy_of_environment(&config.cluster_url),
@@ -92,15 +92,15 @@ fn proxy_of_environment(server: &Uri) -> Option<Uri> {
     Some(proxy.uri().clone())
 }
 
-/// Where kubeconfigs are: the files that KUBECONFIG lists, or else the default.
+/// The kubeconfig paths: the files that KUBECONFIG lists, or else the default.
 fn places() -> Vec<PathBuf> {
     let listed: Vec<_> = env::var_os("KUBECONFIG").iter().flat_map(env::split_paths).collect();
     let listed: Vec<_> = listed.into_iter().filter(|path| !path.as_os_str().is_empty()).collect();
     if listed.is_empty() { env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect() } else { listed }
 }
 
-/// Merges the kubeconfigs, in which the first that sets a value wins. Skips those that do not exist, as kubectl does;
-/// `None` if none exists.
+/// Merges the kubeconfigs; the first file that sets a value wins. Skips files that do not exist, as kubectl does. `None`
+/// if none exists.
 fn read_all(places: &[PathBuf]) -> anyhow::Result<Option<Kubeconfig>> {
     let mut all: Option<Kubeconfig> = None;
     for place in places.iter().filter(|place| place.exists()) {
@@ -112,7 +112,8 @@ fn read_all(places: &[PathBuf]) -> anyhow::Result<Option<Kubeconfig>> {
 }
 
 fn read(file: &Path) -> anyhow::Result<Kubeconfig> {
-    Kubeconfig::read_from(file).map_err(|error| anyhow!("cannot read kubeconfig {}: {}", file.display(), cause(&error)))
+    Kubeconfig::read_from(file)
+        .map_err(|error| anyhow!("cannot read kubeconfig {}: {}", file.display(), root_cause(&error)))
 }
 
 fn connect(mut config: Config) -> anyhow::Result<(Client, String)> {
@@ -147,7 +148,7 @@ where
             Err(Error::Api(status)) if status.code == 401 => {
                 bail!("the cluster at {address} rejects your credentials: {}", status.message)
             }
-            Err(error) => bail!("cannot list {kind} in the cluster at {address}: {}", cause(&error)),
+            Err(error) => bail!("cannot list {kind} in the cluster at {address}: {}", root_cause(&error)),
         };
         found.extend(list.items);
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -158,7 +159,7 @@ where
 }
 
 /// The innermost cause; kube's errors repeat it at every level.
-fn cause(mut error: &dyn std::error::Error) -> String {
+fn root_cause(mut error: &dyn std::error::Error) -> String {
     while let Some(inner) = error.source() {
         error = inner;
     }

@@ -1,4 +1,4 @@
-//! The values of the arguments about CPUs. Pure. Case matters unless the argument sets `ignore_case`.
+//! Value parsers for the CPU arguments. Pure. Case matters unless the argument sets `ignore_case`.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 

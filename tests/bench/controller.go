@@ -144,11 +144,9 @@ func (b *bench) processOf(ctx context.Context, verb string) (memory, error) {
 // processIn finds a process of this machine by its pod, which its control groups name, and its arguments.
 func processIn(pod types.UID, verb string) (int, bool) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cgroup")
-	// In systemd's slice names, the UID has underscores instead of dashes.
-	underscored := strings.ReplaceAll(string(pod), "-", "_")
 	for _, file := range files {
 		groups, err := os.ReadFile(file)
-		if err != nil || !strings.Contains(string(groups), string(pod)) && !strings.Contains(string(groups), underscored) {
+		if err != nil || !strings.Contains(string(groups), string(pod)) {
 			continue
 		}
 		directory := filepath.Dir(file)

@@ -31,16 +31,6 @@ gates() { [ -z "$feature_gates" ] || echo "--feature-gates=$feature_gates"; }
 # gates_yaml LINE…: the featureGates of a configuration file: the given ones and those in KUBE_FEATURE_GATES.
 gates_yaml() { printf '  %s\n' "$@"; tr , '\n' <<<"$feature_gates" | sed -n 's/^\(.*\)=\(.*\)$/  \1: \2/p'; }
 
-# cgroups_yaml: how the kubelet makes control groups. systemd makes its own below kubepods.slice.
-cgroups_yaml() {
-  if [ "$cgroup_driver" = systemd ]; then
-    echo "cgroupDriver: systemd"
-  else
-    printf 'cgroupDriver: cgroupfs\ncgroupRoot: /%s\n' $cgroup
-  fi
-  version2 || echo "failCgroupV1: false"
-}
-
 start_etcd() {
   start etcd "$tools/kube" etcd --data-dir "$cluster/etcd" --client-url $etcd_url
 }
@@ -113,7 +103,7 @@ disabled_plugins = ['io.containerd.snapshotter.v1.blockfile', 'io.containerd.sna
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
   runtime_type = 'io.containerd.runc.v2'
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-  SystemdCgroup = $([ "$cgroup_driver" = systemd ] && echo true || echo false)
+  SystemdCgroup = false
   Root = '$run/runc'
 
 [plugins.'io.containerd.nri.v1.nri']
@@ -169,7 +159,9 @@ tlsCertFile: $pki/kubelet.crt
 tlsPrivateKeyFile: $pki/kubelet.key
 clusterDomain: cluster.local
 clusterDNS: [10.202.0.10] # nothing listens there, but without it every pod gets a warning Event
-$(cgroups_yaml)
+cgroupDriver: cgroupfs
+cgroupRoot: /$cgroup
+failCgroupV1: false
 failSwapOn: false
 cpuManagerPolicy: none
 crashLoopBackOff: {maxContainerRestartPeriod: 1s} # restart a killed container at once, every time

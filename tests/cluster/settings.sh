@@ -32,9 +32,6 @@ etcd_url=http://127.0.0.1:2379
 cgroup=dra-local
 cgroups=/sys/fs/cgroup
 
-# Who makes the pods' control groups: cgroupfs (the kubelet and runc themselves) or systemd, which must be PID 1.
-cgroup_driver=${CGROUP_DRIVER:-cgroupfs}
-
 # Extra feature gates for every Kubernetes component, such as "A=true,B=false".
 feature_gates=${KUBE_FEATURE_GATES:-}
 

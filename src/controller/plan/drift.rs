@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::{controller::child::ChildKind, slices::quantity};
 
-/// Lists in our objects that the API server merges by key, as the end of their path without indexes. It replaces all other
+/// Lists in our objects that the API server merges by key, each given as the suffix of its path without indexes. It replaces all other
 /// lists as a whole.
 const MERGED: [(&str, &str); 12] = [
     (".containers", "name"),

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_an_error_and_not_no_claims() {
+    fn an_unreadable_file_is_an_error_and_does_not_count_as_empty() {
         let dir = tempfile::tempdir().unwrap();
         let checkpoint = Checkpoint::within(dir.path());
         fs::create_dir(checkpoint.path()).unwrap();

@@ -83,7 +83,7 @@ impl Containers {
         self.by_id.contains_key(id)
     }
 
-    /// A container exists that was neither synchronised nor announced: its creation began before the runtime admitted
+    /// A container exists that is in neither the synchronisation nor a CreateContainer call: its creation began before the runtime admitted
     /// this plugin, and ended afterwards.
     pub fn adopt(&mut self, observed: Observed, remembered: &HashMap<String, Remembered>) {
         let Observed { id, usage, placement, is_running } = observed;

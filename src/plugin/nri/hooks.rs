@@ -235,7 +235,7 @@ impl Hooks {
         }
     }
 
-    /// Starts to follow a container that was neither synchronised nor announced.
+    /// Starts to follow a container that is in neither the synchronisation nor a CreateContainer call.
     fn adopt(&mut self, pod: Option<&PodSandbox>, container: &Container) {
         let is_new = self.containers.as_ref().is_some_and(|containers| !containers.knows(&container.id));
         // The report of its end may have overtaken that of its start.
@@ -277,8 +277,7 @@ impl Hooks {
         let marks = container.env.into_iter().rev().filter(is_mark);
         container.env = marks.take_while(|mark| fits(mark)).collect();
         container.cdi_devices.retain(|device| fits(&device.name));
-        // Without the room that they had.
-        container.env.shrink_to_fit();
+        // Without the room of those that are gone.
         container.cdi_devices.shrink_to_fit();
         container
     }

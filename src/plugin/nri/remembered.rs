@@ -47,7 +47,7 @@ pub(super) struct RememberedFile {
 /// The thread that writes. It ends when this is dropped.
 #[derive(Debug)]
 struct Writer {
-    /// What to write next, with its number. A content that was not written yet is replaced by a newer one.
+    /// What to write next, with its number. Newer content replaces content that is not written yet.
     next: Arc<Mutex<Option<(u64, String)>>>,
     wake: SyncSender<()>,
     /// The numbers of the contents that were written, and whether that succeeded.
@@ -86,7 +86,7 @@ impl RememberedFile {
 
     /// Remembers what these containers had.
     pub fn save(&mut self, containers: &Containers) {
-        // An earlier content, which this call's predecessors did not wait for, may have failed since.
+        // An earlier write that nobody waited for may have failed since.
         if let Err(error) = self.writer.as_mut().map_or(Ok(()), Writer::collect) {
             self.failed(&error);
         }
@@ -142,7 +142,7 @@ impl Writer {
         Ok(Self { next, wake, results, last_sent: 0, last_written: 0 })
     }
 
-    /// Has the content written. Waits for a disk that hangs only the first time, and only for a while.
+    /// Queues the content for writing. Waits only if earlier writes have finished, and for a limited time.
     fn write(&mut self, content: String) -> io::Result<()> {
         let hangs = !self.has_caught_up();
         self.last_sent += 1;
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_failed_after_nobody_waited_for_it_is_retried() {
+    fn a_failed_write_that_nobody_waited_for_is_retried() {
         let directory = tempfile::tempdir().unwrap();
         let (path, disk) = (directory.path().join("nri.json"), directory.path().join("nri.json.tmp"));
         rustix::fs::mknodat(rustix::fs::CWD, &disk, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_with_code_0_is_no_failure() {
+    fn a_status_with_code_0_is_success() {
         let response = Response { status: Some(Status { code: 0, message: "OK".into() }), payload: vec![3] };
         let answer = message(RESPONSE, 1, &response).unwrap();
         assert_eq!(

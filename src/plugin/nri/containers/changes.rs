@@ -68,7 +68,7 @@ impl Containers {
     pub fn confirm(&mut self, changes: &[Change]) {
         for Change { id, placement } in changes {
             let Some(known) = self.by_id.get_mut(id) else { continue };
-            if known.land(placement) {
+            if known.take_answer(placement) {
                 known.settle(placement);
             } else {
                 // The runtime may have made the other change before or after this one.
@@ -93,8 +93,8 @@ impl Containers {
         let alone = changes.len() == 1;
         for Change { id, placement } in changes {
             let Some(known) = self.by_id.get_mut(id) else { continue };
-            // The runtime may have made this one all the same.
-            known.land(placement);
+            // The runtime may have applied this change anyway.
+            known.take_answer(placement);
             known.doubt(placement);
             known.attempts = if alone { Attempts::Failed } else { Attempts::Alone };
             if !alone {

@@ -45,7 +45,7 @@ pub(in crate::plugin::nri) struct Remembered {
     pub before: Cpuset,
     /// What this plugin may have given it since. If it has anything else, another component set it.
     pub given: Vec<Cpuset>,
-    /// Whether a change of it was not finished.
+    /// Whether a change to it was still in progress.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changing: bool,
 }
@@ -70,7 +70,7 @@ pub(super) struct Known {
     pub has: Arc<Cpuset>,
     /// What the answer to its creation or update gives it, until the runtime reports what it has.
     pub answered: Option<Arc<Cpuset>>,
-    /// What the call that the runtime has not answered yet gives it.
+    /// What the unanswered call gives it.
     pub in_flight: Option<Arc<Cpuset>>,
     /// Whether something else changed it during that call.
     pub is_overtaken: bool,
@@ -133,8 +133,8 @@ impl Known {
         self.sent_along = Some(Arc::clone(placement));
     }
 
-    /// The runtime has answered the call. Returns whether the container then has what the call gives it, if it succeeded.
-    pub fn land(&mut self, placement: &Arc<Cpuset>) -> bool {
+    /// Records the answer to a call. Returns whether the container has this placement if the call succeeded.
+    pub fn take_answer(&mut self, placement: &Arc<Cpuset>) -> bool {
         let is_latest = self.in_flight.take_if(|in_flight| Arc::ptr_eq(in_flight, placement)).is_some();
         is_latest && !self.is_overtaken
     }

@@ -122,7 +122,7 @@ async fn every_call_is_answered_before_the_runtime_drops_the_plugin() {
     for (stream, name) in [(1, "claims-a"), (3, "claims-b")] {
         let (answered, message) = answer(&mut sandboxes).await;
         assert_eq!(answered, stream);
-        assert!(start.elapsed() >= ANSWER_WITHIN, "it had its time");
+        assert!(start.elapsed() >= ANSWER_WITHIN, "not before its deadline");
         assert!(message.contains(&format!("pod shop/{name}: timed out")), "{message}");
     }
     let took = start.elapsed();
@@ -130,7 +130,7 @@ async fn every_call_is_answered_before_the_runtime_drops_the_plugin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cleans_up_after_a_failed_attachment_has_time_too() {
+async fn the_cleanup_of_a_failed_attachment_has_a_time_limit_of_its_own() {
     let (mut sandboxes, attachment) = sandboxes();
     attachment.fails.store(true, Ordering::Relaxed);
     call(&mut sandboxes, 1, "RunPodSandbox", "claims");

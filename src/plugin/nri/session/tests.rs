@@ -28,7 +28,7 @@ use crate::{
 
 /// Prepared claims: `DRA_TOKEN=x` in a container's environment is the claim x.
 struct FakeGrants {
-    pinning: CpusetFields,
+    fields: CpusetFields,
     /// What every pod's claims hold together.
     of_pod: Vec<Grant>,
     attachment: Option<Arc<dyn Attachment>>,
@@ -78,7 +78,7 @@ impl Grants for FakeGrants {
     }
 
     fn cpuset_fields(&self) -> CpusetFields {
-        self.pinning
+        self.fields
     }
 
     fn check(&self, grant: &Grant) -> Result<(), GrantError> {
@@ -119,12 +119,12 @@ impl Node {
         Self::start_with(CpusetFields::Cpus, claims, remainder)
     }
 
-    fn start_with(pinning: CpusetFields, claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
-        Self::start_attaching(pinning, None, claims, remainder)
+    fn start_with(fields: CpusetFields, claims: &[(&str, &str)], remainder: Option<&str>) -> Self {
+        Self::start_attaching(fields, None, claims, remainder)
     }
 
     fn start_attaching(
-        pinning: CpusetFields,
+        fields: CpusetFields,
         attachment: Option<Arc<dyn Attachment>>,
         claims: &[(&str, &str)],
         remainder: Option<&str>,
@@ -134,7 +134,7 @@ impl Node {
         let runtime = FakeRuntime::listen(&directory.path().join("nri.sock"));
         let (of_pod, changes) = (vec![grant("1")], watch::Sender::new(0));
         let (state, unusable) = (Mutex::default(), Mutex::default());
-        let grants = Arc::new(FakeGrants { pinning, of_pod, attachment, state, changes, unusable });
+        let grants = Arc::new(FakeGrants { fields, of_pod, attachment, state, changes, unusable });
         grants.set(claims, remainder);
         let (plugin, status) = Self::plugin(&directory, &grants);
         Self { directory, runtime, grants, status, plugin }
@@ -309,8 +309,8 @@ async fn limits_of_a_claim_are_set_when_its_container_is_created_even_without_pi
         huge_page_limits: [("2MB".to_owned(), 64 << 20)].into(),
         ..Grant::default()
     };
-    for (pinning, cpus) in [(CpusetFields::Nothing, ""), (CpusetFields::Cpus, "2")] {
-        let mut node = Node::start_with(pinning, &[], None);
+    for (fields, cpus) in [(CpusetFields::Nothing, ""), (CpusetFields::Cpus, "2")] {
+        let mut node = Node::start_with(fields, &[], None);
         let grant = Grant { cpus: cpus.parse().unwrap(), ..limited.clone() };
         *node.grants.state() = ([("x".to_owned(), grant)].into(), None);
         let mut plugin = node.connect(&[]).await;
@@ -448,6 +448,16 @@ async fn a_restarted_plugin_gives_back_what_its_predecessor_took() {
     let mut plugin = node.connect(&[("a", "", "2-7"), ("b", "", "3"), ("c", "", "4-7")]).await;
     assert_eq!(plugin.makes().await, ["a 0-7"], "b and c were narrow before");
     plugin.asks_nothing().await;
+}
+
+#[tokio::test]
+async fn what_a_hook_gives_a_container_is_remembered_before_the_runtime_is_answered() {
+    let mut node = Node::start(&[("x", "0-1")], Some("2-7"));
+    let mut plugin = node.connect(&[]).await;
+    node.reports(|status| status.applied == 1).await;
+    plugin.create(pod("pod", "default"), container("a", "pod", "", "")).await.unwrap();
+    let remembered = RememberedFile::new(node.directory.path().join("nri.json")).load();
+    assert_eq!(remembered["a"].given[0].cpus.to_string(), "2-7");
 }
 
 #[tokio::test]
@@ -691,12 +701,12 @@ async fn a_large_environment_is_not_kept_and_hides_no_mark() {
     fat.env = (0..20_000).map(|n| format!("OTHER_{n}=")).collect();
     fat.env.extend((0..20_000).map(|_| "DRA_TOKEN=".to_owned()));
     fat.env.push("DRA_TOKEN=x".into());
-    fat.cdi_devices = vec![CdiDevice { name: "d".repeat(20_000) }];
+    fat.cdi_devices = vec![CdiDevice { name: "d".repeat(20_000) }; 100];
     let hooks = Hooks::new(Arc::clone(&node.grants) as _, "dra.cpu", HashMap::new(), CpuSet::new());
     let kept = hooks.without_bulk(fat.clone());
     assert!(kept.env.capacity() < 300, "{}", kept.env.capacity());
     assert!(kept.env.iter().all(|variable| variable.starts_with("DRA_TOKEN=")));
-    assert_eq!((kept.env[0].as_str(), kept.cdi_devices), ("DRA_TOKEN=x", vec![]));
+    assert_eq!((kept.env[0].as_str(), kept.cdi_devices.capacity()), ("DRA_TOKEN=x", 0));
     plugin.synchronize(vec![pod("pod", "default")], vec![fat], false).await;
     assert_eq!(plugin.makes().await, ["a 0-1"]);
 }
